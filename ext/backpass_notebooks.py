@@ -304,6 +304,8 @@ def convert(
     cells = [cell for cell in cells if cell.source]
     mark_slides(cells)
     notebook.cells = [*first, *cells]
+    for number, cell in enumerate(notebook.cells):
+        cell.id = f"cell-{number}"  # those that nbformat draws differ from build to build
     notebook.metadata = {"kernelspec": notebook.metadata["kernelspec"], "title": title}
     return notebook
 

@@ -100,6 +100,8 @@ QUESTIONS = {
     "attention backward dQ dK dV": "attention/scaled_dot_product",
     "is backward always 2x forward": "cost/ratio",
     "sigmoid derivative": "operations/activations",
+    "forward does not accept complex numbers": "reference/check_your_own",
+    "no simple relation found": "reference/check_your_own",
     "bias gradient sum over batch": "operations/linear",
 }
 

@@ -68,8 +68,21 @@ def test_a_sum_in_half_precision_is_found_with_more_rows(monkeypatch):
 def test_a_sum_in_any_order_is_accepted_if_that_is_declared():
     (found,) = (what for _, what in checked("norm", "atomic sum", vary=False).findings())
     assert found.startswith("not deterministic: planted.py") and "tl.atomic_add" in found
+    assert found.endswith("; if you accept this, pass atomic_sums=True (--atomic-sums)")
     report = checked("norm", "atomic sum", atomic_sums=True)
     assert report.passed and "accepted, as declared: planted.py" in report.rows[0].note
+
+
+def test_a_sum_in_any_order_does_not_hide_a_fault_at_other_lengths():
+    _, inputs, operator = planted.FAMILIES["norm"]
+    padded = planted.Norm.of("padding counted")
+    both = planted.Norm.of("atomic sum", forward=padded.forward)
+    settings = {"operator": operator, "compiled": True, "raises": False, "explain": False}
+    report = check(both, *(x.float() for x in inputs), **settings)
+    of_order, of_length, *_ = (what for _, what in report.findings())
+    assert of_order.startswith("not deterministic: planted.py")
+    assert FOUND["norm", "padding counted"] in of_length
+    assert "accepted" not in str(report)
 
 
 def checked_more(name, fault="", **settings):

@@ -244,8 +244,31 @@ def test_what_is_unknown_says_where():
     wrong[2, 1] += 1
     found = str(diagnose(DX, wrong, TERMS))
     assert found.startswith("no simple relation found; 15 of 15 entries differ, most at index [2, 1] (got ")
-    assert found.count("index") == 3
-    assert found.endswith("; diagnose(reference, got, {name: array}) tries terms of your own")
+    assert found.count("index") == 3 and "diagnose(" not in found
+    hint = "; diagnose(reference, got, {name: array}) tries terms of your own"
+    assert str(diagnose(DX, wrong)) == found + hint
+
+
+def test_a_report_tries_terms_of_the_users_own():
+    def forward(x, w):
+        r = np.sqrt((x**2).mean(-1, keepdims=True))
+        return w * x / r, (x, w, r)
+
+    def backward(dy, saved):  # the mean lacks w
+        x, w, r = saved
+        h = x / r
+        return (dy * w - h * (dy * h).mean(-1, keepdims=True)) / r, (dy * h).sum(0)
+
+    x, w = RNG.standard_normal((4, 6)), RNG.standard_normal(6)
+    report = check((forward, backward), x, w, methods=["complex_step"], raises=False)
+    (failed,) = report.failed
+    assert failed.reason.startswith("no simple relation found")
+    assert failed.reason.endswith('; report.diagnose("dx", {name: array}) tries terms of your own')
+    own = {"h": x / np.sqrt((x**2).mean(-1, keepdims=True)), "w": w}
+    terms = "1/6·h/saved[2]·Σ(h·dy) (Σ over axis 1) − 1/6·h/saved[2]·Σ(y·dy) (Σ over axis 1)"
+    assert str(report.diagnose("dx", own)) == f"reference − got = {terms}"
+    with pytest.raises(LookupError, match=r"at the inputs given \(dx\); got 'dw'"):
+        report.diagnose("dw", own)
 
 
 @pytest.mark.parametrize("seed", range(3))

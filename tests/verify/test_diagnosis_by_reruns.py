@@ -591,3 +591,80 @@ def test_a_gradient_that_differences_do_not_confirm():
     found = reasons(forward, lambda dy, at: dy.gather(1, at), torch.asarray(X[:, :3]), at)
     says = "got is forward's own gradient by torch autograd for a random dy, and complex step disagrees for this one: "
     assert found["dx"].startswith(says)
+
+
+def of_function(name, factor):
+    """A gate of PyTorch, and a backward that takes this factor for the gate's derivative."""
+    gate = getattr(torch.nn.functional, name)
+
+    def forward(x, v):
+        return gate(x + 1) * v, (x, v)
+
+    def backward(dy, saved):
+        x, v = saved
+        return dy * v * factor(x + 1), dy * gate(x + 1)
+
+    return forward, backward
+
+
+def phi(z):
+    return torch.exp(-z * z / 2) / (2 * torch.pi) ** 0.5
+
+
+def normal(z):
+    return torch.distributions.Normal(0, 1).cdf(z)
+
+
+WHERE_S = "where s is the sigmoid of its argument z"
+WHERE_PHI = "where Φ is the normal distribution of its argument z, and φ its density"
+OWN_SLOPES = {
+    ("silu", f"s, {WHERE_S}"): torch.sigmoid,
+    ("silu", f"z·s·(1 − s), {WHERE_S}"): lambda z: z * torch.sigmoid(z) * torch.sigmoid(-z),
+    ("silu", f"s·(1 − s), {WHERE_S}"): lambda z: torch.sigmoid(z) * torch.sigmoid(-z),
+    ("silu", f"s + s·(1 − s), {WHERE_S}"): lambda z: torch.sigmoid(z) * (1 + torch.sigmoid(-z)),
+    ("silu", f"s·(1 − z·(1 − s)), {WHERE_S}"): lambda z: torch.sigmoid(z) * (1 - z * torch.sigmoid(-z)),
+    ("silu", f"s·(1 + z·s), {WHERE_S}"): lambda z: torch.sigmoid(z) * (1 + z * torch.sigmoid(z)),
+    ("gelu", f"Φ, {WHERE_PHI}"): normal,
+    ("gelu", f"z·φ, {WHERE_PHI}"): lambda z: z * phi(z),
+    ("gelu", f"φ, {WHERE_PHI}"): phi,
+    ("gelu", f"Φ + φ, {WHERE_PHI}"): lambda z: normal(z) + phi(z),
+    ("gelu", f"Φ − z·φ, {WHERE_PHI}"): lambda z: normal(z) - z * phi(z),
+    ("softplus", f"1 − s, {WHERE_S}"): lambda z: torch.sigmoid(-z),
+    ("softplus", f"s·(1 − s), {WHERE_S}"): lambda z: torch.sigmoid(z) * torch.sigmoid(-z),
+}
+RIGHT_SLOPES = {
+    "silu": lambda z: torch.sigmoid(z) * (1 + z * torch.sigmoid(-z)),
+    "gelu": lambda z: normal(z) + z * phi(z),
+    "softplus": torch.sigmoid,
+}
+
+
+class TestOfFunctions:
+    inputs = torch.tensor(X[:, :3]), torch.tensor(OTHER[:, :3])
+
+    @pytest.mark.parametrize(("name", "slope"), OWN_SLOPES)
+    def test_a_part_of_a_derivative_is_named(self, name, slope):
+        forward, backward = of_function(name, OWN_SLOPES[name, slope])
+        found = reasons(forward, backward, *self.inputs, methods=["autograd"])
+        says = f"got is forward's gradient if the derivative of {name} (the 2nd operation) is {slope}; its line: "
+        assert found == {"dx": f"{says}return gate(x + 1) * v, (x, v)"}
+
+    def test_the_exact_derivative_of_the_tanh_form_is_named(self):
+        x, v = self.inputs
+
+        def forward(x, v):
+            return torch.nn.functional.gelu(x, approximate="tanh") * v, (x, v)
+
+        def backward(dy, saved):
+            return dy * v * RIGHT_SLOPES["gelu"](x), dy * torch.nn.functional.gelu(x, approximate="tanh")
+
+        found = reasons(forward, backward, x, v, methods=["autograd"])
+        assert f"the derivative of gelu (the 1st operation) is Φ + z·φ, {WHERE_PHI}" in found["dx"]
+
+    @pytest.mark.parametrize("name", RIGHT_SLOPES)
+    def test_a_right_derivative_is_not_accused_and_any_other_is_not_named(self, name):
+        right = RIGHT_SLOPES[name]
+        assert not reasons(*of_function(name, right), *self.inputs, methods=["autograd"])
+        other = of_function(name, lambda z: right(z) * (1 + 1e-3 * torch.cos(7 * z)))
+        (found,) = reasons(*other, *self.inputs, methods=["autograd"]).values()
+        assert not named(found)

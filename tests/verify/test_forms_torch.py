@@ -207,6 +207,30 @@ def test_an_operator_may_return_outputs_without_a_gradient_or_leave_them_out(ope
     assert not check(WithMeanWrong, x, operator=operator, vary=False, raises=False).passed
 
 
+class SquareAndSum(torch.autograd.Function):
+    """A Function with two outputs that are analytic, and a mask without a gradient."""
+
+    @staticmethod
+    def forward(ctx, x, r):
+        h = x + r
+        mask = (h.real > 0).to(h.dtype)
+        ctx.mark_non_differentiable(mask)
+        ctx.save_for_backward(h)
+        return h * h, mask, h
+
+    @staticmethod
+    def backward(ctx, dy, _, dh):
+        (h,) = ctx.saved_tensors
+        dx = 2 * FACTOR[0] * h * dy + dh
+        return dx, dx
+
+
+def test_complex_steps_judge_a_function_of_several_outputs(factor):
+    report = check(SquareAndSum, X, X + 1, methods=["complex_step"], raises=False)
+    wanted = "passed" if factor == 1.0 else "FAILED"
+    assert [row.verdict for row in report.rows] == [wanted] * 2, report
+
+
 def test_a_module_whose_forward_raises_says_so():
     class Tanh(torch.autograd.Function):
         @staticmethod

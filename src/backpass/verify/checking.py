@@ -25,8 +25,9 @@ from backpass.verify.arguments import (
 )
 from backpass.verify.case import Case, NotRun, describe, first_line
 from backpass.verify.conditioned import unless_digits, unless_rounded, unless_rounding
+from backpass.verify.diagnosis import NOTHING_FOUND, TRIES
 from backpass.verify.drawing import INPUTS, drawn_inputs, generator, options_for
-from backpass.verify.findings import SLOPES_DIFFER
+from backpass.verify.findings import SLOPES_DIFFER, Wrong
 from backpass.verify.forms import Form, counts_of, usual
 from backpass.verify.gradient_names import WHERE
 from backpass.verify.kernels import CAPABILITY, Configurations, Kernels
@@ -46,6 +47,7 @@ from backpass.verify.methods import (
 )
 from backpass.verify.methods.compiled import (
     as_executed,
+    but_atomic_sums,
     is_fault,
     launched,
     launching,
@@ -279,7 +281,8 @@ def check(
         if own and launched(case, found := rows_of(case, ["compiled"])):
             rows += [*found, *_beside(case, found, rows_of, methods)]
             all_of = methods is None or chosen == ["compiled"]
-            if vary or (vary is None and all_of and dy is None and _passed(case, rows)):
+            may = vary is None and all_of and dy is None
+            if vary or (may and _passed(case, but_atomic_sums(rows))):
                 rows += executed.varied(case, vary)
             rows += proofs_of(case) if prove else []
         else:
@@ -301,9 +304,11 @@ def check(
                 rows += found
         if vary and not any(row.variation and row.verdict != NOT_RUN for row in rows):
             rows.append(Row(VARIATIONS, "", VACUOUS, reason=NOTHING_VARIED))
-        rows = _explained(rows, case, progress)
+        rows, arrays = _explained(rows, case, progress)
     inputs_shown = describe(under_test, case.inputs)
-    report = Report(under_test.name, inputs_shown, tuple(rows), case.quantities, seed)
+    report = Report(
+        under_test.name, inputs_shown, tuple(rows), case.quantities, seed, arrays
+    )
     return report.raise_unless_passed() if raises else report
 
 
@@ -355,7 +360,10 @@ def _varied(case: Case, rows_of: RowsOf, vary: bool | None) -> list[Row]:
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # such as that of a mean of no rows
         if not vary and (reason := work.too_large(case)):
-            reason = f"not run by default, because {reason}; vary=True runs them"
+            reason = (
+                f"variations not run: the check would be slow ({reason}); vary=True "
+                "runs them"
+            )
             return [Row(VARIATIONS, "", NOT_RUN, reason=reason)]
         left = work.Work(work.ASKED_FOR if vary else work.BY_DEFAULT)
         return [  # the calls first: they take less work, and are few
@@ -364,20 +372,28 @@ def _varied(case: Case, rows_of: RowsOf, vary: bool | None) -> list[Row]:
         ]
 
 
-def _explained(rows: list[Row], case: Case, progress: Progress) -> list[Row]:
+def _explained(
+    rows: list[Row], case: Case, progress: Progress
+) -> tuple[list[Row], dict[str, Wrong]]:
     """Return the rows with one diagnosis for each wrong quantity, against the most
-    accurate reference."""
+    accurate reference, and the arrays of these quantities."""
     failed = {(row.method, row.quantity) for row in rows if row.verdict == FAILED}
     found = case.found.suspects
     suspects = {key: suspect for key, suspect in found.items() if key in failed}
     sentences: dict[str, str] = {}
+    arrays: dict[str, Wrong] = {}
     left = SEARCH
     for method, quantity in sorted(suspects, key=lambda key: suspects[key].accuracy):
         if quantity not in sentences:
             progress.now(f"finding out what is wrong with {quantity}")
             start = time.thread_time()
-            sentences[quantity] = suspects[method, quantity].diagnose(max(left, 0.5))
+            suspect = suspects[method, quantity]
+            sentences[quantity] = suspect.diagnose(max(left, 0.5))
             left -= time.thread_time() - start
+            if suspect.arrays:
+                arrays[quantity] = suspect.arrays()
+                if NOTHING_FOUND in sentences[quantity]:
+                    sentences[quantity] += f'; report.diagnose("{quantity}", {TRIES}'
     rows = [
         replace(row, reason=sentences[row.quantity])
         if (row.method, row.quantity) in suspects
@@ -387,12 +403,13 @@ def _explained(rows: list[Row], case: Case, progress: Progress) -> list[Row]:
     ]
     wrong = {row.quantity for row in rows if row.verdict == FAILED}
     targets = {of: _if_a_target(case, of) for of in case.quantities if of in wrong}
-    return [
+    rows = [
         replace(row, reason=f"{row.reason}{targets[row.quantity]}")
         if row.verdict == FAILED and targets.get(row.quantity) and row.reason
         else row
         for row in rows
     ]
+    return rows, arrays
 
 
 def _if_a_target(case: Case, quantity: str) -> str:

@@ -17,6 +17,7 @@ import numpy as np
 from backpass.verify.case import Case, NotRun
 from backpass.verify.convert import is_floating, to_kind_of, to_numpy
 from backpass.verify.diagnosis import diagnose
+from backpass.verify.findings import Wrong
 from backpass.verify.magnitude import farthest, largest
 from backpass.verify.outputs import named_arrays
 from backpass.verify.report import FAILED, PASSED, VACUOUS, Row
@@ -194,16 +195,24 @@ class Judge:
             return "wrong"
         accuracy = max(1e-9, self.tolerance)
 
-        def diagnosed(seconds: float) -> str:
-            search = partial(
-                diagnose, reference, got, accuracy=accuracy, seconds=seconds
-            )
+        def arrays() -> Wrong:
             terms = _terms(case)
             if at == "y":
                 del terms["y"], terms["dy"]
-                return str(search(terms))
+            return Wrong(reference, got, terms, accuracy)
+
+        def diagnosed(seconds: float) -> str:
+            search = partial(
+                diagnose,
+                reference,
+                got,
+                arrays().terms,
+                accuracy=accuracy,
+                seconds=seconds,
+            )
+            if at == "y":
+                return str(search())
             diagnosis = search(
-                terms,
                 backward=lambda dy: case.gradients_for(dy)[at],
                 others={
                     quantity: of
@@ -228,7 +237,7 @@ class Judge:
                 )
             return str(diagnosis)
 
-        case.found.suspect(*mine, accuracy, diagnosed)
+        case.found.suspect(*mine, accuracy, diagnosed, arrays)
         return "wrong"
 
 

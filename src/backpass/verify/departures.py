@@ -74,7 +74,7 @@ def _told(known: Suspect, cause: str) -> Suspect:
     def diagnose(seconds: float) -> str:
         return f"{known.diagnose(seconds)}; {cause}"
 
-    return Suspect(known.accuracy, diagnose)
+    return replace(known, diagnose=diagnose)
 
 
 def _with_line(row: Row, case: Case, said: Callable[[float], str | None]) -> Row:
@@ -96,7 +96,7 @@ def _with_line(row: Row, case: Case, said: Callable[[float], str | None]) -> Row
             return found
         return f"{found}; {line or AGREES}"
 
-    case.found.suspects[key] = Suspect(known.accuracy, diagnose)
+    case.found.suspects[key] = replace(known, diagnose=diagnose)
     return row
 
 

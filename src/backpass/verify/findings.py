@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
+
+from backpass.contract.arrays import Array
+from backpass.verify.diagnosis import Diagnosis, diagnose
 
 COORDINATES = 128  # up to this many elements, each coordinate is a direction as well
 SLOPES_DIFFER = (
@@ -15,15 +18,34 @@ SLOPES_DIFFER = (
 
 
 @dataclass(frozen=True)
+class Wrong:
+    """A wrong quantity beside its reference, and the check's arrays by name."""
+
+    reference: np.ndarray
+    got: np.ndarray
+    terms: Mapping[str, np.ndarray]
+    accuracy: float
+
+    def diagnose(self, terms: Mapping[str, Array], seconds: float) -> Diagnosis:
+        """Say how the two differ, with these terms besides the check's own."""
+        terms = {**terms, **{n: x for n, x in self.terms.items() if n not in terms}}
+        return diagnose(
+            self.reference, self.got, terms, accuracy=self.accuracy, seconds=seconds
+        )
+
+
+@dataclass(frozen=True)
 class Suspect:
     """A wrong quantity, with everything that its diagnosis needs.
 
     It is diagnosed once, against the best reference. ``accuracy`` is that of the
-    reference; ``diagnose(seconds)`` returns the sentence.
+    reference; ``diagnose(seconds)`` returns the sentence; ``arrays()`` returns what was
+    compared, if that was the quantity itself.
     """
 
     accuracy: float
     diagnose: Callable[[float], str]
+    arrays: Callable[[], Wrong] | None = None
 
 
 @dataclass(frozen=True)
@@ -45,6 +67,8 @@ class Findings:
         quantity: str,
         accuracy: float,
         diagnose: Callable[[float], str],
+        arrays: Callable[[], Wrong] | None = None,
     ) -> None:
         """Add a suspect. Only the first of a method and quantity counts."""
-        self.suspects.setdefault((method, quantity), Suspect(accuracy, diagnose))
+        suspect = Suspect(accuracy, diagnose, arrays)
+        self.suspects.setdefault((method, quantity), suspect)

@@ -56,7 +56,7 @@ def join(y: object, *, but: Collection[int] = ()) -> tuple[Array, Several | None
     if not isinstance(y, (tuple, list)):
         return y, None
     outputs = tuple(y)
-    joined = tuple(_has_gradient(of) and id(of) not in but for of in outputs)
+    joined = tuple(is_differentiable(of) and id(of) not in but for of in outputs)
     if not any(joined):
         kinds = ", ".join(type(output).__name__ for output in outputs)
         raise Malformed(
@@ -100,7 +100,7 @@ def named_arrays(saved: object) -> Iterator[tuple[str, Array]]:
     return ((name, value) for name, value in pairs if is_floating(value))
 
 
-def _has_gradient(output: object) -> bool:
+def is_differentiable(output: object) -> bool:
     """Whether ``output`` is a floating-point array. Complex arrays count, because the
     complex step returns them."""
     kinds = ("real floating", "complex floating")

@@ -11,14 +11,16 @@ import re
 import sys
 import traceback
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from backpass.contract.arrays import Array
 from backpass.text import table as tables
 from backpass.text import terminal
-from backpass.verify.findings import SLOPES_DIFFER
+from backpass.verify.diagnosis import Diagnosis
+from backpass.verify.findings import SLOPES_DIFFER, Wrong
 
 PASSED = "passed"
 FAILED = "FAILED"
@@ -111,7 +113,8 @@ class VerificationError(AssertionError):
 class Report:
     """Every row of a check, and the gradients that it had to show: ``("dx",)``.
 
-    ``rows`` has a row for each variation, and ``shown`` sums them up.
+    ``rows`` has a row for each variation, and ``shown`` sums them up. ``wrong`` has the
+    arrays of each quantity that failed at the inputs given, for ``diagnose``.
     """
 
     name: str
@@ -119,6 +122,7 @@ class Report:
     rows: tuple[Row, ...]
     gradients: tuple[str, ...]
     seed: int | None = None
+    wrong: Mapping[str, Wrong] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def shown(self) -> tuple[Row, ...]:
@@ -204,6 +208,25 @@ class Report:
             said = said if given else rows[0].reason + _raised(rows[0])
             said += f"; the same at {_counted(more, not given)}" if more else ""
             yield mark, f"{quantity} ({', '.join(methods)})".lstrip(), said
+
+    def diagnose(
+        self, quantity: str, terms: Mapping[str, Array], seconds: float = 5.0
+    ) -> Diagnosis:
+        """Say how a wrong quantity differs from its reference, with terms of your own.
+
+        ``terms`` are named arrays, such as an intermediate result of backward, at the
+        inputs given. The search tries them together with the check's own: the inputs,
+        y, dy, and the saved arrays. It takes at most about ``seconds`` of CPU time.
+        Raises LookupError if the quantity was not compared element by element, or was
+        right.
+        """
+        if quantity not in self.wrong:
+            known = ", ".join(self.wrong) or "none"
+            raise LookupError(
+                "quantity: expected one that is wrong, compared element by element, at "
+                f"the inputs given ({known}); got {quantity!r}"
+            )
+        return self.wrong[quantity].diagnose(terms, seconds)
 
     def remarks(self) -> Iterator[tuple[str, str, str]]:
         """Yield the lines below the table: a mark, a heading, and the sentence."""

@@ -25,9 +25,9 @@ from backpass.verify.diagnosis.places import positions
 from backpass.verify.drawing import RERUNNING, generator
 from backpass.verify.magnitude import largest
 from backpass.verify.outputs import Several
+from backpass.verify.slopes import OF_FUNCTIONS, SLOPES
 from backpass.verify.traced import (
     EVERY,
-    SLOPES,
     ByAutograd,
     ByComplexSteps,
     Change,
@@ -352,11 +352,21 @@ def _of_functions(operations: list[Operation]) -> Iterator[tuple[str, Change]]:
             yield says, Change(last, at, slope=slope, start=start)
         for n, operation in enumerate(operations):
             unary = operation.arguments == 1 and operation.name not in ARITHMETIC
-            if unary and operation.alike and slope != "1":
-                name = f"{operation.name} (the {_ordinal(n + 1)} operation)"
-                line = f"; its line: {operation.line}" if operation.line else ""
-                says = f"the derivative of {name} is {slope}{line}"
-                yield says, Change(n, operation.alike[0], slope=slope, start=n)
+            if unary and slope != "1":
+                yield from _with_slopes(operation, n, [slope])
+    for n, operation in enumerate(operations):
+        yield from _with_slopes(operation, n, OF_FUNCTIONS.get(operation.name, ()))
+
+
+def _with_slopes(
+    operation: Operation, n: int, slopes: Iterable[str]
+) -> Iterator[tuple[str, Change]]:
+    """Yield an operation with each of these derivatives."""
+    name = f"{operation.name} (the {_ordinal(n + 1)} operation)"
+    line = f"; its line: {operation.line}" if operation.line else ""
+    for slope in slopes if operation.alike else ():
+        says = f"the derivative of {name} is {slope}{line}"
+        yield says, Change(n, operation.alike[0], slope=slope, start=n)
 
 
 def _spans(operations: list[Operation]) -> Iterator[tuple[str, str, int, int, int]]:

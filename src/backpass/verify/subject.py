@@ -28,7 +28,7 @@ from backpass.verify.convert import (
     is_torch,
     requires_grad,
 )
-from backpass.verify.outputs import Malformed, Several, join
+from backpass.verify.outputs import Malformed, Several, is_differentiable, join
 from backpass.verify.seeded import seeded
 from backpass.verify.signatures import (
     defaults_of,
@@ -425,7 +425,8 @@ def _from_autograd_function(
     def forward(*inputs):
         leaves: list[Any] = []
         for at, (name, value) in enumerate(zip(names, inputs, strict=True)):
-            if is_torch(value) and is_floating(value):
+            # A complex step has a gradient too, so that the same outputs are joined.
+            if is_torch(value) and is_differentiable(value):
                 wanted = name not in declared["constants"]
                 value = value.detach().requires_grad_(wanted)
             # A tensor that is given twice is one leaf.

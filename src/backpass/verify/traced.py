@@ -27,6 +27,7 @@ from backpass.verify.case import Case
 from backpass.verify.convert import in_dtype, is_torch, to_numpy, to_torch
 from backpass.verify.magnitude import farthest, largest, within
 from backpass.verify.outputs import join
+from backpass.verify.slopes import slope_of
 
 LIBRARIES = ("numpy", "torch", "array_api_compat")  # their lines are not forward's
 LONGEST_LINE = 72
@@ -41,15 +42,6 @@ class Unfollowed(Exception):
     """Forward cannot be differentiated like this."""
 
 
-SLOPES: dict[str, Callable[[Any], Any]] = {
-    "1": lambda y: y * 0 + 1,
-    "y, its result": lambda y: y,
-    "1 − y, where y is its result": lambda y: 1 - y,
-    "y·(1 − y), where y is its result": lambda y: y * (1 - y),
-    "1 − y², where y is its result": lambda y: 1 - y * y,
-}
-
-
 EVERY = -1  # the position of a change that concerns all operations
 
 
@@ -58,7 +50,7 @@ class Change(NamedTuple):
 
     Its result is held constant or, if ``operand`` is the position of an argument, that
     argument is. With ``identity``, the derivative with respect to it is 1. With
-    ``slope``, a key of SLOPES, the operations from ``start`` to this one count as one
+    ``slope``, a key of `slopes`, the operations from ``start`` to this one count as one
     function of that argument of the first, with this derivative. With ``constant``,
     that number is replaced by ``value``, in this operation, or in all of them if the
     position is EVERY.
@@ -150,8 +142,9 @@ class Trace:
             return result
         if change.slope:
             still = self.constant(result)
-            moves = self._argument - self.constant(self._argument)
-            return still + SLOPES[change.slope](still) * moves
+            z = self.constant(self._argument)
+            slope = slope_of(change.slope, name)
+            return still + slope(z, still) * (self._argument - z)
         if (at := change.operand) is None:
             return self.constant(result)
         still = self.constant(args[at])

@@ -24,6 +24,7 @@ from backpass.verify.diagnosis.places import largest_errors, place
 
 SLIGHT = 1e-4  # an error relative to got that a small constant may cause
 NOTHING_FOUND = "no simple relation found"
+TRIES = "{name: array}) tries terms of your own"
 _OF_OTHER_SHAPE = (
     relations.of_another_input,
     relations.other_shape,
@@ -123,8 +124,7 @@ def diagnose(
     if found := relations.first(_OF_SAME_SHAPE, pair):
         return found
     stopped = f"; not searched further after {seconds:g} s" if clock.stopped else ""
+    hint = "" if terms else f"; diagnose(reference, got, {TRIES}"
     return Diagnosis(
-        "unknown",
-        f"{NOTHING_FOUND}; {largest_errors(pair)}{stopped}; "
-        "diagnose(reference, got, {name: array}) tries terms of your own",
+        "unknown", f"{NOTHING_FOUND}; {largest_errors(pair)}{stopped}{hint}"
     )

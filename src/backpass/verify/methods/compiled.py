@@ -27,6 +27,7 @@ from backpass.verify.report import FAILED, NOT_RUN, PASSED, VACUOUS, Row
 NAME = "compiled kernel"
 PROOF = "proof"
 UNSETTLED = "not deterministic: "
+ACCEPTING = "; if you accept this, pass atomic_sums=True (--atomic-sums)"
 RANDOM = (
     "operator= returns a different result at each call; leave it out, or give a "
     "function that draws the same numbers as forward"
@@ -238,9 +239,25 @@ def rows_of(case: Case, done: Executed) -> list[Row]:
             else row
             for row in rows
         ]
-    unsettled = [*map(str, verdict.unsettled)]
+    unsettled = [
+        f"{fault}{ACCEPTING if isinstance(fault, ptx.AtomicSum) else ''}"
+        for fault in verdict.unsettled
+    ]
     wrong = unsettled, verdict.unwritten
     return _with_verdict(rows, case.kernels, *wrong, notes=verdict.notes)
+
+
+def rows_again(case: Case, done: Executed, given: Executed) -> list[Row]:
+    """Return the rows of a variation. An atomic sum is not reported again if one was at
+    the inputs given."""
+    known = any(isinstance(fault, ptx.AtomicSum) for fault in given.verdict.unsettled)
+    rows = rows_of(case, done)
+    return but_atomic_sums(rows) if known else rows
+
+
+def but_atomic_sums(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows without those that say that an atomic sum has any order."""
+    return [row for row in rows if not row.reason.endswith(ACCEPTING)]
 
 
 def _has_units(run: Any) -> bool:

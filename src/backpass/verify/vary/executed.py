@@ -480,7 +480,7 @@ class _Varying:
                     self.cost, self.lines = self._work(done), lines_of(done)
                 if shape is not None and tuple(done.y.shape) != shape:
                     raise _Rejected("forward and the operator return different shapes")
-                rows = compiled.rows_of(case, done)
+                rows = compiled.rows_again(case, done, self.given)
                 found += unless_vanishing(rows, case, done, self.given)
         except _Rejected:
             raise

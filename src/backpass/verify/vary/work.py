@@ -100,18 +100,18 @@ class Work:
 
 
 def too_large(case: Case) -> str:
-    """Return why the variations of a case do not run by default; "" if they do.
+    """Return which work of a case is too much to vary it by default; "" if none is.
 
     Forward and backward run once.
     """
     most = BY_DEFAULT.every // CALLS
     given = elements(case.arrays)
     if given > most * ELEMENTS:
-        return f"the inputs have more than {most * ELEMENTS:,} elements"
+        return f"more than {most * ELEMENTS:,} elements"
     try:
         lines(_once, case, most=most - given // ELEMENTS)
     except TooMuch:
-        return f"forward and backward run more than {most:,} lines of Python"
+        return f"more than {most:,} lines of Python"
     except Exception:
         pass  # the methods say what raises
     return ""
