@@ -88,8 +88,8 @@ class Plan(NamedTuple):
 
     @property
     def run(self) -> dict[str, Any]:
-        """What the whole run takes at best. Its last step counts whole, but for the
-        tokens that stand for a run that is not given."""
+        """What the whole run takes at best. Its steps are whole; without a number of
+        tokens, they are those of UNIT tokens, in part."""
         given, price = self.arguments.tokens, self.arguments.price
         steps = UNIT / self.tokens if given is None else -(-given // self.tokens)
         seconds = steps * self.seconds
