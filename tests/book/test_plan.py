@@ -8,7 +8,6 @@ import pytest
 
 from backpass import cost
 from backpass.cost.duration import MACHINES
-from backpass.cost.sizes import network_of
 
 from .conftest import WIDE
 from .test_calculator import PAGE, PHONE
@@ -93,13 +92,8 @@ def test_frozen_layers_save_nothing(page):
     page.fill("#A-L_f", "31")
     page.select_option("#memory-master", "none")
     page.select_option("#memory-moments", "bfloat16")
-    shapes = network_of("llama-3-8b").shapes
-    wanted = [name for name in shapes if name.startswith(("layers.31.", "norm.", "lm_head."))]
-    trained = sum(math.prod(shapes[name]) for name in wanted)
-    saved = cost.activations("llama-3-8b", 1, 8192, dtype="bfloat16", wanted=wanted, recompute=1)
-    held = 2 * sum(map(math.prod, shapes.values())) + 6 * trained
-    held += saved.bytes + saved.constants + saved.again
-    assert page.evaluate(PLAN)[0].startswith(f"✓ Fits: {digits(held / 2**30)} of 24.00 GiB on one GPU")
+    # tests/cost proves the formulas of the page equal to the package.
+    assert page.evaluate(PLAN)[0].startswith("✓ Fits: 22.32 of 24.00 GiB on one GPU")
 
 
 def test_own_rates_are_named_as_such(page):
