@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import math
 
 import pytest
 
@@ -62,7 +63,7 @@ def test_what_is_recomputed_is_chosen(capsys, argument, recompute, said):
 
 def test_model_and_hardware_flops_are_printed_where_work_is_done_twice(capsys):
     def totals(*options):
-        lines = run(capsys, "gpt2-124m", *options).rpartition("\n\n")[2].splitlines()
+        lines = run(capsys, "gpt2-124m", *options).split("\n\n")[-2].splitlines()
         rows = (line.rpartition(" ") for line in lines if not line.startswith(("forward", "backward")))
         return {name.strip(): number for name, _, number in rows}
 
@@ -90,9 +91,11 @@ def test_csv_has_every_term(capsys):
 
 @pytest.mark.parametrize("name", cost.presets())
 @pytest.mark.parametrize("options", [(), ("--flash", "--recompute", "--convention", "products-whole")])
-def test_the_table_fits_80_columns_and_ends_in_the_totals(capsys, name, options):
+def test_the_tables_fit_80_columns_and_have_the_totals(capsys, monkeypatch, name, options):
+    # The bytes of a large network take long where its layers run again.
+    monkeypatch.setattr(cost, "memory_budget", lambda *_, **__: BUDGET)
     lines = run(capsys, name, "--sequence", "512", *options).splitlines()
-    table = lines[3:]
+    table = lines[1:]
     assert max(map(len, table)) <= 80
     chosen = {"flash": True, "recompute": 1} if options else {}
     flops = cost.tally(name, 1, 512, **chosen).flops("products-whole" if options else "counted")
@@ -127,6 +130,9 @@ def test_a_config_file(capsys, tmp_path):
             "--recompute: expected an integer of at least 1, the layers in a segm",
         ),
         (["gpt2", "--recompute", "-1"], "or names of operations; got -1"),
+        (["gpt2", "--tokens", "1x"], "--tokens: expected a number above 0, such as 300B or 1.5e13; got '1x'"),
+        (["gpt2", "--price", "nan"], "--price: expected a number above 0; got 'nan'"),
+        (["gpt2", "--memory", "0"], "--memory: expected a number above 0; got '0'"),
     ],
 )
 def test_faults_exit_with_2_and_one_line(capsys, argv, message):
@@ -179,6 +185,56 @@ def test_a_config_that_is_not_modelled_is_rejected_by_name(capsys, tmp_path):
         assert message in capsys.readouterr().err
 
 
+BUDGET = cost.memory_budget("gpt2", 1, 512, dtype="bfloat16")
+
+
+def four(number):
+    """A number with four digits."""
+    places = 3 - math.floor(math.log10(number))
+    return f"{round(number, places):,.{max(0, places)}f}"
+
+
+def test_the_plan_comes_first(capsys):
+    """Memory, time, and price are those of the package."""
+    options = ["--sequence", "8192", "--flash", "--memory", "192"]
+    options += ["--cluster", "a100", "--tokens", "1.5B", "--price", "2.5"]
+    chosen = {"dtype": "bfloat16", "flash": True}
+    step = cost.duration("llama-3-8b", 1, 8192, "a100", **chosen).seconds
+    budget = cost.memory_budget("llama-3-8b", 1, 8192, chunked=False, **chosen)
+    hours = math.ceil(1.5e9 / 8192) * step / 3600
+    lines = run(capsys, "llama-3-8b", *options).splitlines()
+    assert lines[1:6] == [
+        f"fits: {four(budget.bytes / 2**30)} of 192.0 GiB on one GPU, with AdamW in bfloat16",
+        f"a step: {four(step)} s at best (published A100 peaks), {four(1.5 * step)} s as runs reach",
+        "1,500,000,000 tokens on one GPU:",
+        f"  {four(hours / 24)} days, {four(hours)} GPU-hours, price {four(2.5 * hours)} at best",
+        f"  {four(hours / 16)} days, {four(1.5 * hours)} GPU-hours, price {four(3.75 * hours)} as runs reach",
+    ]
+    assert lines[-1].split() == ["sum", f"{budget.bytes:,}", f"{budget.bytes / 2**30:,.3f}"]
+    found = json.loads(run(capsys, "llama-3-8b", *options, "--json"))
+    assert (found["seconds"], found["fits"], found["capacity"]) == (step, True, 192 * 2**30)
+    assert sum(found["bytes"].values()) == budget.bytes
+    expected = {"tokens": 1.5e9, "seconds": 3600 * hours, "gpu_hours": hours, "price": 2.5 * hours}
+    assert found["run"] == pytest.approx(expected, rel=1e-12)
+    mesh = ["--batch", "8", "--mesh", "data=8", *options[:3]]
+    lines = run(capsys, "llama-3-8b", *mesh).splitlines()
+    step = cost.mesh_step("llama-3-8b", cost.Mesh(data=8), "h100", 8, 8192).seconds
+    held = cost.mesh_memory("llama-3-8b", cost.Mesh(data=8), 8, 8192).bytes
+    hours = 1e9 / 8 / 8192 * step / 3600
+    assert lines[1] == (
+        f"does not fit: {four(held / 2**30)} of 80.00 GiB on the fullest of 8 GPUs, with AdamW in bfloat16"
+    )
+    assert lines[3:5] == [
+        "1,000,000,000 tokens on 8 GPUs:",
+        f"  {four(hours)} h, {four(8 * hours)} GPU-hours at best",
+    ]
+
+
+@pytest.mark.parametrize("text", ["300B", "300 G", "3e11", "300,000,000,000", "0.3T", "300e9"])
+def test_tokens_are_read_as_the_page_reads_them(capsys, text):
+    assert json.loads(run(capsys, "gpt2", "--json", "--tokens", text))["run"]["tokens"] == 3 * 10**11
+
+
 MESH = ("--batch", "64", "--sequence", "8192", "--flash", "--mesh", "data=4,tensor=8,pipeline=2,chunks=2")
 
 
@@ -186,7 +242,10 @@ def test_a_step_on_a_mesh(capsys):
     mesh = cost.Mesh(data=4, tensor=8, pipeline=2, chunks=2)
     step = cost.mesh_step("llama-3-70b", mesh, "h100", 64, 8192, flash=True)
     memory = cost.mesh_memory("llama-3-70b", mesh, 64, 8192)
-    assert run(capsys, "llama-3-70b", *MESH) == f"{step!r}\n\n{memory!r}\n"
+    assert run(capsys, "llama-3-70b", *MESH).endswith(f"\n\n{step!r}\n\n{memory!r}\n")
+    assert repr(step).startswith("llama-3-70b, batch 64, ") and "llama-3-70b in" in repr(memory)
+    assert " GiB\n" in repr(memory) and " on 64 ranks, " in repr(step)
+    assert " on 1 rank, " in repr(cost.mesh_step("gpt2", cost.Mesh(), "h100", 1, 8))
     again = cost.mesh_step("llama-3-70b", mesh, "a100", 64, 8192, flash=True, recompute=True)
     found = json.loads(run(capsys, "llama-3-70b", *MESH, "--cluster", "a100", "--recompute", "--json"))
     assert found["seconds"] == again.seconds > step.seconds

@@ -196,7 +196,7 @@ def test_other_arguments_are_rejected_by_name():
 def test_the_table_shows_every_share_and_the_total():
     found = mesh_step("llama-3-8b", Mesh(data=2, tensor=4, pipeline=2), "h100", 8, 8192)
     text = repr(found).splitlines()
-    assert text[0].startswith("llama, batch 8, sequence 8,192 on 16 ranks, bfloat16: ")
+    assert text[0].startswith("llama-3-8b, batch 8, sequence 8,192 on 16 ranks, bfloat16: ")
     assert [line.split("  ")[0] for line in text[2:-1]] == [name for name, _ in found.shares]
     assert found.seconds == pytest.approx(sum(seconds for _, seconds in found.shares))
     assert "<table" in found._repr_html_()

@@ -15,6 +15,7 @@ import recorded
 from backpass import cost
 from backpass.cost import javascript
 from backpass.cost.cluster import layers_of_stages
+from backpass.cost.sizes import MODELS
 from backpass.cost.steps import published_steps
 from backpass.models import encoder, gpt2, llama, seq2seq
 from backpass.ops import flash_attention
@@ -443,19 +444,42 @@ def test_memory_of_stacks_without_a_head(compute):
 
 
 def test_memory_of_frozen_parts(compute):
-    """Gradients and states are those of what is trained; saved arrays are left as they are."""
-    setting = javascript.setting(cost.configuration("gpt2")) | {"b": "3", "s": "100", "L_f": "5"}
-    choices = {"weights": "bfloat16", "gradients": "float32", "master": "none", "moments": "bfloat16"}
-    settings = [setting, setting | {"frozen": True}]
-    expression = (
-        "given[0].map(each => { const t = core.tally(each); return [t.trained, core.memory(t, given[1])]; })"
-    )
-    (every, whole), (trained, some) = compute(expression, [settings, choices])
-    assert 0 < int(trained) < int(every)
-    assert int(some["gradients"]) == 4 * int(trained) == int(some["AdamW's two moments"])
-    assert some["copy of the trained parameters"] == "0"
-    assert int(some["parameters"]) == 2 * int(every)
-    assert [*some.items()][4:] == [*whole.items()][4:]
+    """Gradients, states, and saved arrays are those of what is trained, also where lengths are 1."""
+    rng = random.Random(65)
+    cases = []
+    for i in range(12):
+        heads, d, key_heads, f = (rng.randint(1, 3 if i % 2 else 2) for _ in range(4))
+        tied, biases, norms = (rng.random() < 0.5 for _ in range(3))
+        config = (
+            gpt2.Config(5, 7, heads * d, 3, heads, f, tied=tied)
+            if i % 3
+            else llama.Config(
+                5, d, 3, heads * key_heads, key_heads, 2 * d, f,
+                tied=tied, biases=biases, query_key_norm=norms,
+            )
+        )  # fmt: skip
+        setting = javascript.setting(config) | {"b": str(rng.randint(1, 3)), "s": str(rng.randint(1, 6))}
+        setting |= {name: rng.random() < 0.5 for name in ("flash", "chunked", "recompute")}
+        setting |= {"frozen": True, "L_f": str(i % 4)}
+        weights = rng.choice(["bfloat16", "float32"])
+        master = "none" if weights == "float32" else "float32"
+        choices = {"weights": weights, "gradients": weights, "master": master, "moments": "float32"}
+        cases.append((config, setting, choices))
+    expression = """given.map(([setting, choices]) => {
+        const t = core.tally(setting);
+        return [t.trained, core.memory(t, choices)];
+    })"""
+    found = compute(expression, [(setting, choices) for _, setting, choices in cases])
+    for (config, setting, choices), (trained, page) in zip(cases, found, strict=True):
+        frozen = javascript._frozen(setting["family"], int(setting["L_f"]))
+        shapes = MODELS[setting["family"]].parameter_shapes(config)
+        wanted = [name for name in shapes if not name.startswith(frozen)]
+        options = {name: setting[name] for name in ("flash", "chunked")}
+        options |= {"wanted": wanted, "recompute": 1 if setting["recompute"] else None}
+        sizes = int(setting["b"]), int(setting["s"])
+        budget = cost.memory_budget(config, *sizes, dtype=choices["weights"], **options)
+        assert int(trained) == sum(math.prod(shapes[name]) for name in wanted)
+        assert sum(map(int, page.values())) == budget.bytes, (config, setting, choices)
 
 
 def on_mesh(config, mesh, batch, sequence, micro_batch, cluster, dtype, **flags):

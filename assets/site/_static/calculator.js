@@ -30,7 +30,7 @@
     tokens: "tokens of the run",
     peak: "peak of a GPU, TFLOP/s",
     mfu: "MFU, %",
-    devices: "GPUs",
+    devices: "GPUs that share the hours",
     power: "power of a GPU with its share of the rest, W",
     energyPrice: "price of a kWh",
     hourPrice: "price of a GPU-hour",
@@ -72,6 +72,7 @@
   // Reported runs reach two thirds of the predicted rate: see the page on a step on 16,384 GPUs.
   const REACHED = [2n, 3n];
   const UNIT = 1e9; // tokens, where the run's are not given
+  const DAYS = 2 * 86400; // seconds above which the plan has days instead of hours
   const MACHINE = { dtype: DTYPES[0], ...core.published("h100", DTYPES[0]) };
   // The convention of most published MFUs, which is that of the time's MFU.
   const OPENING = "products-whole";
@@ -453,10 +454,6 @@
     const names = [...new Set(found.flatMap(Object.keys))].filter((name) => found.some((each) => each[name]));
     const rows = names.map((name) => [name, ...found.map((each) => each[name] ?? 0n)]);
     rows.push(["total", ...found.map((each) => Object.values(each).reduce((a, b) => a + b))]);
-    const notes = ["1 MiB is 2²⁰ bytes, and 1 GiB is 2³⁰ bytes."];
-    if (settings.some(({ setting }) => setting.frozen)) {
-      notes.push(" The saved arrays are those of a step that trains every parameter; with frozen parts it may save less.");
-    }
     const table = tableOf(
       "Bytes of a step, by use; the total is a sum, not the peak",
       ["", ...settings.map(({ which }) => (state.compare ? which : "bytes"))],
@@ -465,50 +462,71 @@
         ...bytes.map((each) => element("td", {}, element("span", { class: "calculator-exact" }, grouped(each)), element("span", { class: "calculator-short" }, inUnits(each)))),
       ]),
     );
-    return [table, element("p", { class: "calculator-note" }, notes)];
+    return [table, element("p", { class: "calculator-note" }, "1 MiB is 2²⁰ bytes, and 1 GiB is 2³⁰ bytes.")];
   }
 
   // The plan: what fits, how long it takes, and what it costs, on the mesh if it has several ranks, else on one GPU
 
-  function planOf(each) {
-    const timed = !core.rateFaults(state.time).length;
-    const meshed = timed && !onMesh.linkFaults(state.links).length && !meshFaults(each).length && onMesh.time(each, state.mesh, state.links, state.time);
-    const many = meshed && meshed.ranks > 1n;
-    const bytes = many ? onMesh.memory(each, state.mesh, state.time.dtype).total : Object.values(core.memory(each, state.memory)).reduce((a, b) => a + b);
-    const found = { ranks: many ? meshed.ranks : 1n, bytes };
-    if (timed) {
-      const { seconds } = many ? meshed : core.time(each, state.time);
-      const tokens = core.decimal(state.run.tokens, { suffixes: true });
-      const steps = (tokens ? Number(tokens[0]) / Number(tokens[1]) : UNIT) / Number(each.numbers.b * each.numbers.s);
-      found.seconds = seconds;
-      found.hours = ((tokens ? Math.ceil(steps) : steps) * seconds * Number(found.ranks)) / 3600;
-      found.tokens = tokens ? "the run" : "10⁹ tokens";
-    }
-    return found;
+  const isMany = () => ["data", "tensor", "context", "pipeline"].some((axis) => core.integer(state.mesh[axis]) !== 1n);
+
+  // Return the step on a mesh of several ranks, or the first fault of the mesh.
+  function onMany(each) {
+    if (!isMany()) return {};
+    const faults = [...meshFaults(each).map(([name, fault]) => [MESH[name], fault]), ...onMesh.linkFaults(state.links).map(([name, fault]) => [LINKS[name], fault])];
+    if (faults.length) return { refusal: faults[0].join(": ") };
+    return { step: onMesh.time(each, state.mesh, state.links, state.time) };
   }
+
+  function planOf(each) {
+    if (core.rateFaults(state.time).length) return { ranks: 1n, bytes: bytesOf(each) };
+    const { refusal, step } = onMany(each);
+    const { seconds } = step ?? core.time(each, state.time);
+    const ranks = BigInt(step?.ranks ?? 1);
+    const bytes = step ? onMesh.memory(each, state.mesh, state.time.dtype).total : bytesOf(each);
+    const tokens = core.decimal(state.run.tokens, { suffixes: true });
+    const asked = (tokens ? Number(tokens[0]) / Number(tokens[1]) : UNIT) / Number(each.numbers.b * each.numbers.s);
+    return { refusal, ranks, bytes, seconds, run: (tokens ? Math.ceil(asked) : asked) * seconds, tokens: tokens ? state.run.tokens.trim() : "10⁹" };
+  }
+
+  const bytesOf = (each) => Object.values(core.memory(each, state.memory)).reduce((a, b) => a + b);
 
   function plan(settings) {
     const fault = core.faultOf(state.capacity, {});
     at("plan-capacity").setAttribute("aria-invalid", String(Boolean(fault)));
     const gib = fault ? undefined : Number(state.capacity.replaceAll(",", ""));
     const slower = (value) => (value * Number(REACHED[1])) / Number(REACHED[0]);
-    const both = (value, unit) => `${significant(value)}${unit} at best, ${significant(slower(value))}${unit} as runs reach`;
     const price = core.decimal(state.run.hourPrice);
     const perHour = price && Number(price[0]) / Number(price[1]);
+    const machine = machineOf(state.time);
+    const rates = machine ? `the ${machine.toUpperCase()}'s published peaks` : "the rates below";
+    const toData = () => element("a", { href: "#mesh-data", onclick: showData }, "data");
     return settings.map((each) => {
-      const { ranks, bytes, seconds, hours, tokens } = planOf(each);
+      const { refusal, ranks, bytes, seconds, run, tokens } = planOf(each);
       const held = Number(bytes) / 2 ** 30;
       const fits = gib === undefined ? undefined : held <= gib;
-      const where = ranks > 1n ? `the fullest of ${grouped(ranks)} GPUs` : "one GPU";
-      const memory = `${significant(held)}${gib === undefined ? "" : ` of ${significant(gib)}`} GiB on ${where}`;
-      const lines = [element("p", { class: `calculator-fits-${fits}` }, element("b", {}, fits === undefined ? "Memory" : fits ? "✓ Fits" : "✗ Does not fit"), `: ${memory}`)];
+      const where = ranks > 1n ? [`the fullest of ${grouped(ranks)} GPUs`] : refusal || !cost.meshes[each.setting.family] ? ["one GPU"] : ["one GPU (set ", toData(), " for more)"];
+      const memory = [`: ${significant(held)}${gib === undefined ? "" : ` of ${significant(gib)}`} GiB on `, ...where];
+      const lines = [element("p", { class: `calculator-fits-${fits}` }, element("b", {}, fits === undefined ? "Memory" : fits ? "✓ Fits" : "✗ Does not fit"), memory)];
+      if (refusal) lines.unshift(element("p", { class: "calculator-fits-false" }, element("b", {}, "Not on this mesh"), `: ${refusal}. The plan is of one GPU.`));
       if (seconds !== undefined) {
-        lines.push(element("p", {}, element("b", {}, "A step"), `: ${both(seconds, " s")}`));
-        const costs = perHour ? [element("b", {}, "Price"), ` of ${tokens}: ${both(hours * perHour, "")}`] : [element("b", {}, "GPU-hours"), ` of ${tokens}: ${both(hours, "")}`];
-        lines.push(element("p", {}, costs));
+        const costs = (of) => {
+          const hours = (of * Number(ranks)) / 3600;
+          const lasts = of < DAYS ? (ranks > 1n ? [`${significant(of / 3600)} h`] : []) : [`${significant(of / 86400)} days`];
+          return [...lasts, `${significant(hours)} GPU-hours`, ...(perHour ? [`price ${significant(hours * perHour)}`] : [])].join(", ");
+        };
+        lines.push(element("p", {}, element("b", {}, "A step"), `: ${significant(seconds)} s at best (${rates}), ${significant(slower(seconds))} s as runs reach`));
+        const on = ranks > 1n ? `on ${grouped(ranks)} GPUs` : "on one GPU";
+        lines.push(element("p", {}, element("b", {}, `${tokens} tokens`), ` ${on}: ${costs(run)} at best; ${costs(slower(run))} as runs reach`));
       }
       return element("div", {}, state.compare ? element("b", { class: "calculator-which" }, each.which) : "", lines);
     });
+  }
+
+  // The address of the page stores the settings, so the link does not change it.
+  function showData(event) {
+    event.preventDefault();
+    at("mesh-data").scrollIntoView({ block: "center" });
+    at("mesh-data").focus({ preventScroll: true });
   }
 
   // Show what is wrong with the numbers of a form, beside its fields.
@@ -582,6 +600,17 @@
     );
     const open = at("calculator-calls").open;
     at("calculator-calls-inside").replaceChildren(...(open ? times.map((each, i) => timeOfCalls(names[i], each)) : []));
+    return [
+      tableOf("Time of a step, and utilisation of the machine", ["", ...settings.map(({ which }) => (state.compare ? which : "predicted"))], summary),
+      legend,
+      ...passes.map((each, i) => timeOfPasses(names[i], each, bounds, longest)),
+      above ? element("p", { class: "calculator-note" }, ABOVE) : "",
+      machineOf(state.time) ? element("p", { class: "calculator-note" }, "Published peaks give a lower bound of the time.") : "",
+      onMany(settings[0]).step ? "" : useMfu(settings),
+    ];
+  }
+
+  function useMfu(settings) {
     const use = () => {
       state.runFollows = true;
       follow(settings);
@@ -589,14 +618,7 @@
       update();
       at("run-mfu").focus();
     };
-    return [
-      tableOf("Time of a step, and utilisation of the machine", ["", ...settings.map(({ which }) => (state.compare ? which : "predicted"))], summary),
-      legend,
-      ...passes.map((each, i) => timeOfPasses(names[i], each, bounds, longest)),
-      above ? element("p", { class: "calculator-note" }, ABOVE) : "",
-      machineOf(state.time) ? element("p", { class: "calculator-note" }, "Published peaks give a lower bound of the time.") : "",
-      element("button", { type: "button", class: "calculator-button", onclick: use }, `Use ${state.compare ? "A's" : "this"} MFU under ${state.convention} for the whole run`),
-    ];
+    return element("button", { type: "button", class: "calculator-button", onclick: use }, `Use ${state.compare ? "A's" : "this"} MFU under ${state.convention} for the whole run`);
   }
 
   // Return the tables of a step on a mesh: what takes its time, and what a rank holds. A setting that cannot run there is
@@ -632,6 +654,7 @@
       tableOf("A step on this mesh", headings("predicted"), summary),
       tableOf("Milliseconds of the step, by what takes them", headings("ms"), shares),
       tableOf(`Bytes on the rank that holds most${places}`, headings("bytes"), memory),
+      onMany(settings[0]).step ? useMfu(settings) : "",
     ];
   }
 
@@ -641,17 +664,21 @@
     return onMesh.faults(each, state.mesh);
   }
 
-  // Give the run the peak and the MFU of the first setting's predicted time; none if its rates cannot be read.
+  // Give the run the peak and the MFU of the first setting's predicted time, and the number of ranks if there are several;
+  // none if the rates cannot be read.
   function follow([first]) {
     const known = first && !core.rateFaults(state.time).length;
+    const { seconds, ranks } = known ? planOf(first) : {};
+    const mfu = known && Number(first.flops.model) / (seconds * Number(ranks) * core.ratesOf(state.time).rates.products);
     state.run.peak = known ? state.time.products : "";
-    state.run.mfu = known ? String(Number((100 * core.time(first, state.time).mfu(state.convention)).toPrecision(6))) : "";
+    state.run.mfu = known ? String(Number((100 * mfu).toPrecision(6))) : "";
+    if (ranks > 1n) state.run.devices = String(ranks);
   }
 
   function sayWhatFollows() {
     at("run-mfu-label").textContent = `MFU under ${state.convention}, %`;
     at("run-note").textContent = state.runFollows
-      ? `Peak and MFU are from the prediction above${state.compare ? " for A" : ""}, under ${state.convention}, and follow it. Editing either field ends this link.`
+      ? `${state.run.devices && isMany() ? "Peak, MFU, and GPUs" : "Peak and MFU"} are from the prediction above${state.compare ? " for A" : ""}, under ${state.convention}, and follow it. Editing a field ends this link.`
       : "";
   }
 
@@ -709,7 +736,7 @@
     }
     if (state.runFollows) {
       follow(settings);
-      for (const name of ["peak", "mfu"]) at(`run-${name}`).value = state.run[name];
+      for (const name of ["peak", "mfu", "devices"]) at(`run-${name}`).value = state.run[name];
     }
     sayWhatFollows();
     toAddress();
@@ -806,7 +833,7 @@
     at("address-faults").replaceChildren();
     if (which === "A" || which === "B") forget(which);
     if (event.target.id === "memory-weights") state.memoryFollows = false;
-    if (["run-peak", "run-mfu"].includes(event.target.id)) state.runFollows = false;
+    if (["run-peak", "run-mfu", ...(isMany() ? ["run-devices"] : [])].includes(event.target.id)) state.runFollows = false;
     const machine = which === "time" && (name === "machine" ? event.target.value : name === "dtype" && machineOf(state.time));
     read();
     if (machine) Object.assign(state.time, core.published(machine, state.time.dtype));

@@ -473,8 +473,8 @@
 
   const BYTES = { none: 0n, float32: 4n, bfloat16: 2n, float16: 2n };
 
-  // Return the bytes that each part saves for the backward if every parameter is trained. The arrays have
-  // the parameters' dtype, except those that the network keeps in float32.
+  // Return the bytes that each part saves for the backward. Frozen layers save nothing, and the first part that is trained
+  // saves less. The arrays have the parameters' dtype, except those that the network keeps in float32.
   function saved({ setting, numbers: n }, weights) {
     const at = evaluator(n);
     const column = weights === "float32" ? 1 : 0;
@@ -488,15 +488,20 @@
         "saved by the last norms": of["last norm"],
       };
     }
-    const each = of.layer;
+    const trained = n.L - (setting.frozen ? n.L_f : 0n);
+    const first = setting.frozen ? of["first trained layer"] : of.layer;
+    const layers = trained ? (trained - 1n) * of.layer + first : 0n;
+    const again = trained > 1n ? of.layer : trained * first;
+    const norm = of[trained ? "last norm" : "first trained norm"];
+    const head = setting.chunked ? "chunked head" : "output head";
     return {
       "tables of the rotations": of.tables ?? 0n,
       "saved by the embedding": of.embedding ?? 0n,
-      "saved by the layers": setting.recompute ? 0n : n.L * each,
-      "checkpoints: the layers' inputs": setting.recompute ? n.L * of.input : 0n,
-      "saved by one layer, recomputed": setting.recompute ? each : 0n,
-      "saved by the last norm": of["last norm"] ?? 0n,
-      "saved by the output head": of[setting.chunked ? "chunked head" : "output head"] ?? 0n,
+      "saved by the layers": setting.recompute ? 0n : layers,
+      "checkpoints: the layers' inputs": setting.recompute ? trained * of.input : 0n,
+      "saved by one layer, recomputed": setting.recompute ? again : 0n,
+      "saved by the last norm": norm ?? 0n,
+      "saved by the output head": of[setting.frozen && setting.tied ? `frozen ${head}` : head] ?? 0n,
     };
   }
 

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from backpass import cost
 from backpass.commands.command import JSON, Command, Option, number, switch, value
 from backpass.commands.output import say
+from backpass.commands.plan import OPTIONS as OF_PLAN
+from backpass.commands.plan import Plan
 from backpass.cost import published
 from backpass.cost.cluster import CLUSTERS
 from backpass.cost.itemised import called
+from backpass.cost.sizes import network_of
 from backpass.cost.steps import published_steps
 from backpass.cost.tally import CONVENTIONS, Tally
 from backpass.models.layers.recomputed import OPERATIONS, Recompute, divided
@@ -24,19 +28,25 @@ examples:
   backpass cost gpt2-124m --sequence 1024
   backpass cost llama-3-70b --sequence 8192 --flash --recompute
   backpass cost --config config.json --convention products-whole
+  backpass cost llama-3-8b --sequence 8192 --flash --tokens 300B --price 2.5
   backpass cost gpt2-124m --recompute attention,feed_forward --json
   backpass cost llama-3-70b --batch 1024 --sequence 8192 --flash \\
       --mesh data=32,tensor=8,pipeline=4 --cluster h100
 
 A network is a preset, or a Hugging Face config.json of GPT-2, Llama, Mistral,
-Qwen2, or Qwen3. The FLOPs are those of one training step, without the
-optimiser's. Model FLOPs exclude recomputation, and hardware FLOPs
-include it. --json lists the totals under every convention ("total", and "model"
-for model FLOPs) and by published formulas, such as 6N; --csv lists every term
-under every convention. With --mesh the step runs on a mesh of ranks with the
-axes data, tensor, context, and pipeline, and chunks of a stage; the command
-prints its predicted time, at published peaks in bfloat16, and the memory of the
-rank that holds most. Exits with 2 if the command is invalid.
+Qwen2, or Qwen3. The first lines say whether a step with AdamW in bfloat16 fits
+into the memory of a GPU, its predicted time, and what a run takes. At best, the
+time is that at published peaks; published runs reached about two thirds of the
+predicted rate. The sum of the memory is not its peak.
+
+The FLOPs are those of one training step, without the optimiser's. Model FLOPs
+exclude recomputation, and hardware FLOPs include it. --json lists the totals
+under every convention ("total", and "model" for model FLOPs) and by published
+formulas, such as 6N; --csv lists every term under every convention. With --mesh
+the step runs on a mesh of ranks with the axes data, tensor, context, and
+pipeline, and chunks of a stage; the command then prints what takes the time, and
+the memory of the rank that holds most, in place of the FLOPs. Exits with 2 if
+the command is invalid.
 """
 _UNITS = ("", "k", "M", "G", "T", "P", "E", "Z")
 
@@ -55,17 +65,31 @@ def run(arguments: argparse.Namespace) -> int:
             recompute=arguments.recompute,
         )
         flops = tally.flops(arguments.convention)
+        plan = None if arguments.csv else _plan(config, arguments)
     except OSError as error:
         arguments.parser.error(f"{error.filename}: {error.strerror}")
     except (LookupError, TypeError, ValueError) as error:
         arguments.parser.error(str(error.args[0]))
-    if arguments.csv:
+    if plan is None:
         say(tally.csv().rstrip("\n"))
     elif arguments.json:
-        say(json.dumps(_facts(name, arguments, tally, config), indent=2))
+        facts = _facts(name, arguments, tally, config) | plan.facts()
+        say(json.dumps(facts, indent=2))
     else:
-        say(*_lines(name, arguments, tally, flops))
+        say(_heading(name, tally.parameters, arguments), *plan.lines(), "")
+        say(*_lines(arguments, tally, flops), "", repr(plan.budget))
     return 0
+
+
+def _plan(config: Any, arguments: argparse.Namespace) -> Plan:
+    """Return the plan of a step on one GPU."""
+    batch, sequence, machine = arguments.batch, arguments.sequence, arguments.cluster
+    options: dict[str, Any] = {"dtype": "bfloat16", "flash": arguments.flash}
+    options |= {"recompute": arguments.recompute, "chunked": False}
+    budget = cost.memory_budget(config, batch, sequence, **options)
+    budget = replace(budget, title="Memory of a step with AdamW, in bfloat16")
+    seconds = cost.duration(config, batch, sequence, machine, **options).seconds
+    return Plan(machine, 1, budget, seconds, batch * sequence, arguments)
 
 
 def _run_on_mesh(name: str, config: Any, arguments: argparse.Namespace) -> int:
@@ -76,23 +100,24 @@ def _run_on_mesh(name: str, config: Any, arguments: argparse.Namespace) -> int:
         raise ValueError(f"--mesh: {wrong} is not available")
     mesh, batch, sequence = arguments.mesh, arguments.batch, arguments.sequence
     flags = {"flash": arguments.flash, "recompute": arguments.recompute is not None}
-    step = cost.mesh_step(config, mesh, arguments.cluster, batch, sequence, **flags)
-    memory = cost.mesh_memory(config, mesh, batch, sequence, **flags)
+    network, machine = arguments.preset or config, arguments.cluster
+    step = cost.mesh_step(network, mesh, machine, batch, sequence, **flags)
+    memory = cost.mesh_memory(network, mesh, batch, sequence, **flags)
+    plan = Plan(machine, mesh.ranks, memory, step.seconds, step.tokens, arguments)
     if not arguments.json:
-        say(f"{step!r}\n\n{memory!r}")
+        parameters = network_of(config).parameters
+        say(_heading(name, parameters, arguments), *plan.lines(), "")
+        say(repr(step), "", repr(memory))
         return 0
     facts = {
         "network": name,
         "batch": batch,
         "sequence": sequence,
         "mesh": vars(mesh),
-        "cluster": arguments.cluster,
-        "seconds": step.seconds,
         "shares": dict(step.shares),
         "mfu": {name: step.mfu(name) for name in CONVENTIONS},
-        "bytes": {share.what: share.bytes for share in memory.shares},
     }
-    say(json.dumps(facts, indent=2))
+    say(json.dumps(facts | plan.facts(), indent=2))
     return 0
 
 
@@ -192,8 +217,21 @@ def _assumptions(name: str) -> dict[str, Any]:
     return {fact: getattr(formula, fact) for fact in facts}
 
 
+def _heading(name: str, parameters: int, arguments: argparse.Namespace) -> str:
+    sizes = f"batch {arguments.batch}, sequence {arguments.sequence}"
+    return ", ".join([f"{name}: {parameters:,} parameters", sizes, *_chosen(arguments)])
+
+
+def _chosen(arguments: argparse.Namespace) -> list[str]:
+    """Return the options by which a step computes something twice, in words."""
+    found = ["flash attention"] if arguments.flash else []
+    if arguments.recompute is not None:
+        found.append(f"{_said(arguments.recompute)} recomputed")
+    return found
+
+
 def _lines(
-    name: str, arguments: argparse.Namespace, tally: Tally, flops: dict[str, int]
+    arguments: argparse.Namespace, tally: Tally, flops: dict[str, int]
 ) -> list[str]:
     convention, total = arguments.convention, sum(flops.values())
     ways = [way for way, count in flops.items() if count or way != "recomputation"]
@@ -205,16 +243,11 @@ def _lines(
         if whole:
             numbers = (_short(each[way]) for way in ways)
             rows.append((group, *numbers, f"{whole / total:.1%}"))
-    options = ["flash attention"] if arguments.flash else []
-    if arguments.recompute is not None:
-        options.append(f"{_said(arguments.recompute)} recomputed")
     totals = {"total": total}
-    if options:
+    if _chosen(arguments):
         model = tally.model().total(convention)
         totals |= {"model FLOPs": model, "hardware FLOPs": total}
-    sizes = f"batch {arguments.batch}, sequence {arguments.sequence}"
     return [
-        ", ".join([f"{name}: {tally.parameters:,} parameters", sizes, *options]),
         f"FLOPs of a step, {convention}: {CONVENTIONS[convention].says}",
         "",
         *aligned(rows, right=range(1, len(rows[0]))),
@@ -252,7 +285,7 @@ def _epilog() -> str:
 
 COMMAND = Command(
     "cost",
-    help="itemise the FLOPs of a network's forward and backward",
+    help="budget a network's training step: memory, time, price, and FLOPs",
     description="Print what a training step of a network costs, by operation.",
     options=(
         value("preset", "PRESET", "a published network, by name", nargs="?"),
@@ -280,8 +313,9 @@ COMMAND = Command(
             "--cluster",
             choices=sorted(CLUSTERS),
             default="h100",
-            help="the machines of the mesh (default h100)",
+            help="the machine, or the machines of the mesh (default h100)",
         ),
+        *OF_PLAN,
         (
             JSON.but(help="print JSON"),
             switch("--csv", help="print one row for each term"),

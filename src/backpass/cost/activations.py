@@ -254,17 +254,18 @@ def symbolic_activations(
     dtype: str = "float32",
     flash: bool = True,
     chunked: bool = True,
+    wanted: Collection[str] | None = None,
     dropout: bool = False,
 ) -> Activations:
     """Return the arrays that the backward of such a network needs, in symbols.
 
     ``family`` is the name of a model, or a configuration, whose lengths and number of
-    layers are ignored. The formulas hold for lengths above 1 if all gradients are
-    wanted.
+    layers are ignored. The formulas hold for lengths above 1. ``wanted`` names the
+    parameters to train, of a network with three layers; None is all.
     The letters are b, s, h, n_h, n_kv, d, f, V, and L. For ``seq2seq``, t is the
     source's length, and L_e and L_d are the numbers of layers. ``times`` of a row is
     the number of layers that save such a storage. The first layer has its own rows if
-    it saves an array that the other layers share.
+    it saves an array that the other layers share, or if what is before it is frozen.
 
     Raises LookupError for an unknown name, and TypeError or ValueError for an invalid
     option.
@@ -275,7 +276,8 @@ def symbolic_activations(
     network = network.having(**dict.fromkeys(_stacks(network.config).values(), FEW))
     check_one_of("dtype", dtype, tuple(WIDTHS))
     options = {"flash": flash, "chunked": chunked, "dropout": dropout}
-    rows, _ = _run(network, probes_for(network), dtype, None, **options)
+    names = _hashable(wanted)
+    rows, _ = _run(network, probes_for(network), dtype, names, **options)
     title = f"{network.family} in {dtype}, in symbols"
     return Activations(title, tuple(_folded(rows, network.config)))
 

@@ -40,18 +40,21 @@ class Budget(Shown):
         return sum(share.bytes for share in self.shares if share.summed)
 
     def _in_text(self) -> Sheet:
+        large = self.bytes >= 2**30
+        unit, width, places = ("GiB", 2**30, 3) if large else ("MiB", 2**20, 1)
         rows = [
             (
                 share.what if share.summed else f"({share.what})",
                 share.dtype,
                 "" if share.elements is None else f"{share.elements:,}",
                 f"{share.bytes:,}",
-                f"{share.bytes / 2**20:,.1f}",
+                f"{share.bytes / width:,.{places}f}",
             )
             for share in self.shares
         ]
-        total = ("sum", "", "", f"{self.bytes:,}", f"{self.bytes / 2**20:,.1f}")
-        headings = ("", "dtype", "elements", "bytes", "MiB")
+        whole = f"{self.bytes / width:,.{places}f}"
+        total = ("sum", "", "", f"{self.bytes:,}", whole)
+        headings = ("", "dtype", "elements", "bytes", unit)
         return Sheet(self.title, headings, [*rows, total], right=(2, 3, 4))
 
 

@@ -167,7 +167,7 @@ class MeshStep(Shown):
 
     def _in_text(self) -> Sheet:
         title = (
-            f"{self.name} on {self.mesh.ranks:,} ranks, {self.dtype}: "
+            f"{self.name} on {ranks_of(self.mesh)}, {self.dtype}: "
             f"{self.seconds:.4g} s a step, MFU {self.mfu():.1%}"
         )
         rows = [
@@ -205,7 +205,7 @@ def mesh_step(
     than layers.
     """
     flags = {"flash": flash, "recompute": recompute, "ends": ends}
-    config, family = check_mesh(config, mesh, batch, sequence, micro_batch, **flags)
+    config, name = check_mesh(config, mesh, batch, sequence, micro_batch, **flags)
     if isinstance(cluster, str):
         cluster = entry("cluster", cluster, CLUSTERS)
     if not isinstance(cluster, Cluster):
@@ -243,8 +243,8 @@ def mesh_step(
         Share("update", own.update(parameters / (mesh.data * mesh.context))),
     )
     one = tally(config, 1, sequence, flash=flash).model()
-    flops = {name: batch * one.total(name) for name in CONVENTIONS}
-    name = f"{family}, batch {batch:,}, sequence {sequence:,}"
+    flops = {each: batch * one.total(each) for each in CONVENTIONS}
+    name = f"{name}, batch {batch:,}, sequence {sequence:,}"
     return MeshStep(name, mesh, dtype, peak, batch * sequence, flops, shares)
 
 
@@ -256,9 +256,9 @@ def check_mesh(
     micro_batch: int,
     **flags: bool,
 ) -> tuple[Any, str]:
-    """Return the configuration and the name of its family. Raises what ``mesh_step``
-    raises for these arguments."""
-    config = configuration(config)
+    """Return the configuration and its name, or that of its family. Raises what
+    ``mesh_step`` raises for these arguments."""
+    name, config = config, configuration(config)
     if not isinstance(mesh, Mesh):
         raise TypeError(f"mesh: expected a Mesh; got {type(mesh).__name__}")
     family = type(config).__module__.rpartition(".")[2]
@@ -270,7 +270,12 @@ def check_mesh(
     check_count(batch=batch, micro_batch=micro_batch)
     check_length("sequence", sequence)
     _check_divides(config, mesh, batch, sequence, micro_batch)
-    return config, family
+    return config, name if isinstance(name, str) else family
+
+
+def ranks_of(mesh: Mesh) -> str:
+    """Return the number of ranks, in words."""
+    return "1 rank" if mesh.ranks == 1 else f"{mesh.ranks:,} ranks"
 
 
 def layers_of_stages(layers: int, stages: int, *, ends: bool = True) -> list[int]:

@@ -29,8 +29,8 @@ import sympy
 from sympy.printing.jscode import JavascriptCodePrinter
 
 from backpass.contract.arrays import size
+from backpass.cost.activations import FEW, symbolic_activations
 from backpass.cost.activations import Row as Activation
-from backpass.cost.activations import symbolic_activations
 from backpass.cost.calls import symbolic_calls
 from backpass.cost.cluster import CLUSTERS, COLLECTIVES, GRADIENT
 from backpass.cost.duration import (
@@ -76,6 +76,7 @@ SYMBOLS = {
 # The dtypes of the page differ by their width: float16 is as wide as bfloat16.
 DTYPES = ("bfloat16", "float32")
 HEAD, CHUNKED = "output head", "chunked head"
+NORM, FIRST_NORM = "last norm", "first trained norm"
 DECODER, MEMORY = "decoder layer", "memory"
 FROZEN, FIRST, LAYER = "frozen layer", "first trained layer", "layer"
 
@@ -85,14 +86,14 @@ SAVING = {
     "embed_tokens": "embedding",
     "h.i": LAYER,
     "layers.i": LAYER,
-    "ln_f": "last norm",
-    "norm": "last norm",
+    "ln_f": NORM,
+    "norm": NORM,
     "lm_head": HEAD,
     "loss": HEAD,
     "encoder.layers.i": "encoder layer",
-    "encoder.norm": "last norm",
+    "encoder.norm": NORM,
     "decoder.layers.i": DECODER,
-    "decoder.norm": "last norm",
+    "decoder.norm": NORM,
     TABLES: TABLES,
 }
 
@@ -365,7 +366,8 @@ def _saved(
     One layer is a part, and so is a chunked head.
 
     "input" is the input of a layer. "memory" is what the first layer of a decoder saves
-    for all.
+    for all. The first layer or norm that is trained has a part of its own, because
+    nothing before it needs a gradient, and so has a head whose table is frozen.
     """
     config = replace(example(family), **flags)
     if family in HEADED:
@@ -387,14 +389,31 @@ def _saved(
         if part == DECODER:
             add(MEMORY, row, -1)
     if family in HEADED:
-        for row in _kept(example(family), flash=False, chunked=True):
+        untied = flags | {"tied": False}
+        frozen = {n: _trained(family, untied, n, layers=FEW) for n in (0, FEW)}
+        for row in _kept(config, flash, False, frozen[0]):
+            if row.part.endswith(".0"):
+                add(FIRST, row)
+        for row in _kept(config, flash, False, frozen[FEW]):
+            if SAVING.get(row.part) == NORM:
+                add(FIRST_NORM, row)
+        tied = replace(example(family), tied=True)
+        names = _trained(family, flags_of(family) | {"tied": True}, 0, layers=FEW)
+        for chunked, part in ((False, HEAD), (True, CHUNKED)):
+            for row in _kept(tied, False, chunked, names):
+                if SAVING.get(row.part) == HEAD:
+                    add(f"frozen {part}", row)
+        for row in _kept(example(family), False, chunked=True):
             if SAVING[row.part] == HEAD:
                 add(CHUNKED, row)
     yield from ((part, half[part], single[part]) for part in half)
 
 
-def _kept(config: Any, flash: bool, chunked: bool) -> tuple[Activation, ...]:
-    options = {"flash": flash, "chunked": chunked}
+def _kept(
+    config: Any, flash: bool, chunked: bool, wanted: Iterable[str] | None = None
+) -> tuple[Activation, ...]:
+    names = None if wanted is None else [*wanted]
+    options: dict[str, Any] = {"flash": flash, "chunked": chunked, "wanted": names}
     return symbolic_activations(config, dtype="bfloat16", **options).rows
 
 

@@ -53,7 +53,7 @@ def mesh_memory(
     for a place outside the pipeline.
     """
     flags = {"flash": flash, "recompute": recompute, "ends": ends}
-    config, family = check_mesh(config, mesh, batch, sequence, micro_batch, **flags)
+    config, name = check_mesh(config, mesh, batch, sequence, micro_batch, **flags)
     p = mesh.pipeline
     if place is not None and (type(place) is not int or not 0 <= place < p):
         raise ValueError(
@@ -66,7 +66,7 @@ def mesh_memory(
     most = max(found, key=lambda at: sum(share.bytes for share in found[at]))
     of = f", place {most} of {p} in the pipeline" if p > 1 else ""
     title = (
-        f"A rank of {mesh.ranks:,}{of}: {family} in {dtype}, batch {batch:,}, "
+        f"A rank of {mesh.ranks:,}{of}: {name} in {dtype}, batch {batch:,}, "
         f"sequence {sequence:,}"
     )
     return Budget(title, found[most])
