@@ -54,6 +54,7 @@ from backpass.derivation.text.passages import Text
 from backpass.derivation.text.readings import implied_sum
 from backpass.derivation.text.refusal import refusal
 from backpass.derivation.text.relations import assigns, declares, imposes
+from backpass.derivation.text.restrictions import restricted
 from backpass.derivation.text.rewriting import (
     claims_nothing,
     not_an_equation,
@@ -62,6 +63,7 @@ from backpass.derivation.text.rewriting import (
 from backpass.derivation.text.sight.first import Sight
 from backpass.derivation.text.sight.rounded import with_rounded
 from backpass.derivation.text.sight.suggestion import Suggestion, suggestion_of
+from backpass.derivation.text.solutions import Solutions
 from backpass.derivation.text.stale import with_stale
 from backpass.derivation.text.statements import Statement
 from backpass.derivation.text.sums import reaching_further
@@ -125,8 +127,10 @@ def _judge(
     judge_one = partial(_judged, known, progress, seconds)
     sight = Sight(known, judge_one)
     known.infers = infer
+    plain = judge_one
     if infer:
         judge_one = partial(_inferred, sight, Formal(known))
+    judge_one = Solutions(known, judge_one, plain).judged
     below: list[Verdict] = []  # on a display that defines names of the one above it
     for item, following in zip_longest(document.items, document.items[1:]):
         if isinstance(item, Heading):
@@ -353,6 +357,10 @@ def _on_members(
             part = with_sums_beside(head, part)
         if defining and torn:
             yield unread(document, member, _TORN)
+            continue
+        if defining and (above := known.restrictions.on((left, *rest))):
+            yield unread(document, member, restricted(document, above))
+            defining, unread_first = False, True
             continue
         if defining:
             torn = len(member.split(_MAY_END)) > 1

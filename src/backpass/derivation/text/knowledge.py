@@ -19,6 +19,7 @@ from backpass.derivation.text.imposed import ZERO, Imposed, paragraph_above
 from backpass.derivation.text.losses import arguments_of_loss
 from backpass.derivation.text.notation import Notation
 from backpass.derivation.text.passages import Text
+from backpass.derivation.text.restrictions import Restrictions
 from backpass.derivation.text.rewriting import MEMBERSHIP
 from backpass.derivation.text.rewriting import rewritten as in_notation
 from backpass.derivation.text.verdict import Basis
@@ -96,6 +97,7 @@ class Knowledge:
         self.shown: list[tuple[Part, Part]] = []
         # Declared names that an equation may define, each with this definition.
         self.contested: dict[str, Line] = {}
+        self.restrictions = Restrictions(document)
         # Texts in the notation of derivations, as long as nothing more is known.
         self._rewritten: tuple[Known, dict[tuple[Text, str], Text]] = (self.now, {})
 

@@ -109,6 +109,7 @@ class Formal:
         self._prepare()
         if (read := self._of.get(members)) is None:
             return found
+        read.held = members in self.known.restrictions.held
         read, above = self._continued(members, read)
         if not self._fits(read):
             self._note(statement, found)
@@ -301,7 +302,13 @@ class Formal:
         """Return a definition, if a statement begins with one."""
         imposed = self.known.imposed
         left, right = read.trees[:2]
-        if number or not read.certain or imposed.follows or imposed.by_sentence:
+        if (
+            number
+            or read.held
+            or not read.certain
+            or imposed.follows
+            or imposed.by_sentence
+        ):
             return None
         if read.defines is None:
             return self._named_last(read)
@@ -554,12 +561,13 @@ class Formal:
     def _note_waiting(self) -> None:
         for members, found, is_imposed in self._waiting:
             if (read := self._of.get(members)) is not None:
+                read.held = members in self.known.restrictions.held
                 self._note_read(read, found, is_imposed)
         self._waiting = []
 
     def _note_read(self, read: Read, verdicts: list[Verdict], imposed: bool) -> None:
         assert self._meanings is not None
-        if not self._fits(read):
+        if read.held or not self._fits(read):
             return
         for number, verdict in enumerate(verdicts if read.stands else ()):
             a, b = read.trees[number], read.trees[number + 1]

@@ -48,6 +48,7 @@ class Read:
     begins: int = 0  # where its display begins in the source
     signed: bool = False  # whether its sign does, as := does
     defines: Key | None = None
+    held: bool = False  # whether it may be a solution of equations above it
 
 
 class Meanings:
@@ -226,7 +227,9 @@ class Meanings:
                 return beside[0] if beside[0].usable and beside[0].trees[1] else None
             heads = mine or heads
         first = heads[0] if heads else None
-        if first is None or first.defines is None or first is place or not first.usable:
+        if first is None or first.defines is None or first is place:
+            return None
+        if first.held or not first.usable:
             return None
         if any(one.section != first.section for one in heads[1:]):
             return None
