@@ -32,7 +32,13 @@ from backpass.derivation.text.beside import Beside, besides_of, doubt_of
 from backpass.derivation.text.clauses import with_definitions_below
 from backpass.derivation.text.contents import Comment, Document, Heading
 from backpass.derivation.text.contested import contest, is_input
-from backpass.derivation.text.defining import declared, define, defines, replaces
+from backpass.derivation.text.defining import (
+    declared,
+    define,
+    defines,
+    overloaded,
+    replaces,
+)
 from backpass.derivation.text.directives import follow_all
 from backpass.derivation.text.einstein import is_declared, with_sums, with_sums_beside
 from backpass.derivation.text.formal.judging import Formal
@@ -541,6 +547,10 @@ def _without_meaning(
                 fault, error = None, Unreadable(meant, error.part, error.position)
     except Unreadable:
         fault = None
+    if fault is not None and equation is not None:
+        asked = overloaded(known, equation.head)
+        fault = None if asked else fault
+        error = Unreadable(asked, part) if asked else error
     if fault is not None:
         parts = (fault.part, getattr(error, "other", None))
         basis = _named(known, [one for one in parts if one is not None])

@@ -74,6 +74,15 @@ class _Equation:
     def is_right(self) -> bool:
         return bool(self.kinds) and all(kind in _RIGHT for kind in self.kinds)
 
+    def is_repeated(self, members: Members) -> bool:
+        """Whether a sentence has an equation whose left side a display gives a value
+        that is not a number."""
+        return (
+            self.kinds[:1] == ("",)
+            and _left(members) == self.members[0].characters.strip()
+            and bool(names_of(members[1].characters))
+        )
+
     @property
     def text(self) -> str:
         return " ".join(member.characters for member in self.members)
@@ -134,7 +143,8 @@ class Restrictions:
         found = tuple(
             sides
             for one in above
-            if (sides := self._restricting(one, above, names))
+            if not one.is_repeated(members)
+            and (sides := self._restricting(one, above, names))
             and is_result(source, one.members, members)
             and right <= self._reached(sides, above)
         )

@@ -37,7 +37,8 @@ class Solutions:
 
     def __init__(self, known: Knowledge, judge: Judge, plain: Judge) -> None:
         self._known, self._judge, self._plain = known, judge, plain
-        for text in prose_of(known.document).equations:
+        prose = prose_of(known.document)
+        for text in (*prose.equations, *prose.supposed):
             members = tuple(side.strip() for side in text.split("="))
             known.restrictions.note(members, [""] * (len(members) - 1))
 
@@ -116,7 +117,7 @@ class Solutions:
             return ""
         finally:
             known.now, known.shown[:], known.imposed = before, shown, imposed
-        return "equal" if found == {"equal"} else ""
+        return "equal" if "equal" in found else ""
 
     def _has_inputs(self, sides: list[Text]) -> bool:
         """Whether formulas depend on names that have no value. Raises `Unreadable`."""

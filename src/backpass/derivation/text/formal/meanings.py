@@ -355,6 +355,14 @@ class Meanings:
                 waiting += value.walk()
         return [*found]
 
+    def has_only_numbers(self, read: Read) -> bool:
+        """Whether all names of an equation, and of the definitions that it may use, are
+        declared as numbers."""
+        trees = [tree for tree in read.trees if tree is not None]
+        trees += self.reached(trees, read)
+        nodes = [node for tree in trees for node in tree.walk() if node.kind == "name"]
+        return bool(nodes) and all(node.counts for node in nodes)
+
     def only_through(self, of: Node, by: Node, paths: list[list[Node]]) -> bool:
         """Whether the text's equations let a name depend on another only through
         others."""

@@ -458,6 +458,7 @@ class Sight(Needs):
             if (name, line) in self._carried and line < verdict.line
         ]
         words = (
+            *verdict.inferred,
             *(self._source(name).reason(name) for name in used),
             *(
                 f"{n} is defined below, in {self.known.document.where(k)}"
@@ -469,9 +470,7 @@ class Sight(Needs):
             ),
             *reasons.others,
         )
-        if not words:
-            return verdict
-        if verdict.kind == "definition":
+        if not words or verdict.kind == "definition":
             return replace(verdict, inferred=words)
         derives = own is not None and own.derives
         heads = {read.head for read in inference.reads if read is not own}
