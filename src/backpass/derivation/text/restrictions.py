@@ -89,7 +89,18 @@ class _Equation:
 
     @property
     def left(self) -> str:
-        return "".join(self.members[0].characters.split()).lstrip("&")
+        return " ".join(_left(self.members).split())
+
+    @property
+    def defined(self) -> Names:
+        """The name that the equation defines, on its left or else on its right."""
+        if self.kinds[:1] != ("definition",):
+            return set()
+        for side in self.members[:2]:
+            head = _HEAD.fullmatch(side.characters.strip(" &"))
+            if head and not head["power"]:
+                return names_of(head["name"])
+        return set()
 
 
 class Restrictions:
@@ -148,9 +159,26 @@ class Restrictions:
             and is_result(source, one.members, members)
             and right <= self._reached(sides, above)
         )
+        found += tuple(
+            one.members for one in above if self._contradicts(one, above, members)
+        )
         if found:
             self.held[members] = found
         return found
+
+    def _contradicts(
+        self, one: _Equation, above: list[_Equation], members: Members
+    ) -> bool:
+        """Whether a definition above gives the left side of an equation another value,
+        or has this left side in the value of a name on the right."""
+        names, right = names_of(_left(members)), names_of(members[1].characters)
+        if one.left == " ".join(_left(members).split()):
+            is_same = one.members[1].characters.split() == members[1].characters.split()
+            is_defined = one.kinds[:1] == ("definition",) and not is_same
+            return is_defined and right <= self._reached(one.members, above)
+        inside = names_of(one.text) - one.defined
+        reached = self._reached(members[1:2], above)
+        return bool(one.defined & reached and names & inside)
 
     def _restricting(
         self, one: _Equation, above: list[_Equation], names: Names
@@ -182,16 +210,16 @@ class Restrictions:
             return False
         if one.kinds[:1] == ("definition",):
             return False  # another side is a claim
-        return bool(head["arguments"]) or not names & names_of(head["name"])
+        if head["arguments"]:
+            return re.search(r"[+\-\d]", head["arguments"]) is None
+        return not names & names_of(head["name"])
 
     def _reached(self, sides: Members, above: list[_Equation]) -> Names:
         """Return the names in formulas, and in the definitions of these names."""
         found = names_of(" ".join(side.characters for side in sides))
         for one in reversed(above):
-            head = _HEAD.fullmatch(one.left)
-            is_definition = head is not None and one.kinds[:1] == ("definition",)
-            if head and is_definition and names_of(head["name"]) & found:
-                found |= names_of(one.members[1].characters)
+            if one.defined & found:
+                found |= names_of(one.text)
         return found
 
     def _section(self, start: int) -> int:
