@@ -31,7 +31,7 @@ _COMPARED = re.compile(
 _FORMULA = r"\$(?P<{0}>[^$]{{1,60}})\$"
 _ASSUMES = re.compile(
     rf"{_FORMULA.format('names')}\s+(?:is|are|be|being)\s+(?:(?:an?|all|both|strictly|real)\s+)*"
-    r"(?P<kind>positive|non-?negative|negative)\b"
+    r"(?P<kind>(?:not |non-?)?(?:positive|negative))\b"
     r"|\b(?:(?P<long>let|assum\w+|suppos\w+|where|with|given|provided|since)|for|if|when|whenever)"
     rf"\b[^.$]{{0,30}}{_FORMULA.format('formula')}(?!\s+(?:is|are|be|being)\b)",
     re.I,
@@ -53,7 +53,8 @@ def assumed(known: Knowledge, start: int) -> dict[str, tuple[str, str]]:
 
 def _conditions(match: re.Match[str]) -> Iterator[tuple[str, str]]:
     if match["kind"]:
-        sign = "<" if match["kind"].lower() == "negative" else ">"
+        kind = match["kind"].lower()
+        sign = ">" if kind.startswith("no") == kind.endswith("negative") else "<"
         for name in match["names"].split(","):
             yield name.strip(), f"{name.strip()} {sign} 0"
         return

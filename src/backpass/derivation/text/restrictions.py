@@ -40,6 +40,11 @@ _HEAD = re.compile(
 _DERIVATIVE = re.compile(
     r"\\(?:partial|nabla)(?![a-zA-Z])|\\frac\s*\{\s*\\?d(?![a-z])|'"
 )
+# The derivative of a name, alone on a left side.
+_SLOPE = re.compile(
+    r"\\frac\s*\{\s*(?:\\partial(?![a-zA-Z])|\\?d(?![a-z]{2})|\\mathrm\s*\{d\})(?P<of>[^{}]*)\}"
+    r"|(?P<name>\\?[a-zA-Z]+)'"
+)
 _NUMBER = re.compile(rf"[\s\d.&-]+|{ZERO.pattern}")
 _INTRODUCES = re.compile(
     r"\b(?:[wW]here|[lL]et|[dD]efin\w+|[dD]enot\w+|[cC]all(?:ed)?|[sS]uppos\w+|[aA]ssum\w+"
@@ -195,8 +200,10 @@ class Restrictions:
         more = (m for other in same if other.is_right for m in other.members[1:])
         sides = (*dict.fromkeys((*one.members, *more)),)
         numbers = [side for side in sides if _NUMBER.fullmatch(side.characters)]
-        if _DERIVATIVE.search(one.text) and not numbers:
-            return ()
+        if has_derivative(one.text) and not numbers:
+            slope = _SLOPE.match(one.left)
+            if slope is None or not names & names_of(slope["of"] or slope["name"]):
+                return ()
         reached = self._reached(sides, above)
         if any(ZERO.fullmatch(side.characters) for side in numbers):
             # \hat{w} may solve an equation for w.
@@ -236,6 +243,8 @@ class Restrictions:
             (one.start for one in displays if one.start <= start < one.end), start
         )
         prose = self._document.source[max(ends[-1], opening - 400) : opening]
+        if prose.rstrip().endswith("."):
+            prose = ""  # the sentence is complete
         sentence = re.split(r"(?<=[.!?:])\s+(?=[A-Z])", paragraph_above(prose).strip())[
             -1
         ]

@@ -95,6 +95,7 @@ class Solutions:
         known = self._known
         before, shown, imposed = known.now, [*known.shown], known.imposed
         compared = [side for side in sides if not has_derivative(side.characters)]
+        compared = compared if len(compared) > 1 else [*sides]
         found: set[str] = set()
         try:
             lines = tuple(
