@@ -33,3 +33,9 @@ def test_an_assumption_of_one_case_ends_with_its_display():
     text = "For $x > 0$:\n\n$$ |x| = x $$\n\nFor $x < 0$:\n\n$$ |x| = -x $$\n\nIn general:\n\n$$ |x| = x $$"
     assert kinds(text, GIVEN) == ["equal", "equal", "refused"]
     assert kinds("Let $x > 0$.\n\n# Another\n\n$$ |x| = x $$", GIVEN) == ["refused"]
+
+
+def test_not_positive_is_negative():
+    text = "Here $x$ is not positive.\n\n$$ |x| = {} $$"
+    assert kinds(text.replace("{}", "-x"), GIVEN) == ["equal"]
+    assert kinds(text.replace("{}", "x"), GIVEN) == ["refused"]

@@ -4,6 +4,7 @@ import pytest
 
 from backpass.derivation.document import read_document
 from backpass.derivation.judge import judge
+from backpass.derivation.text.limit import TooLong
 from tests.derivation.test_first_sight import displays, kinds, sight
 
 # Equations, the last with a value that solves those above it, and one that does not.
@@ -105,3 +106,26 @@ def test_a_function_of_another_variable_is_asked_about():
     assert asked.kind == "not readable"
     assert "line 3 defines f as a function of t" in asked.message
     assert kinds(displays("f(t) = t^2", "f(3) = 9", "f(3) = 8"))[1:] == ["equal", "refused"]
+
+
+def test_a_sentence_that_is_complete_introduces_no_definition():
+    assert kinds("Let $c = 2$.\n\n$$ c^3 = 6 $$\n") == ["not readable"]
+
+
+def test_what_a_name_depends_on_is_named_with_its_label():
+    *_, found = sight(
+        displays("u = a t", r"\frac{\partial z_1}{\partial t} = \frac{\partial z_1}{\partial u} a")
+    )
+    assert "z_{1} depends on t only through u" in found.inferred
+
+
+def test_declared_names_are_not_supposed_to_be_numbers(monkeypatch):
+    def late(seconds):
+        raise TooLong
+
+    monkeypatch.setattr("backpass.derivation.judge.limited", late)
+    text, given = displays("(a + b)^2 = a^2 + 2 a b + b^2"), r"given a, b \in \mathbb{R}"
+    for definitions, words in ((given, ()), ("", ("names are numbers",))):
+        document = read_document(text, "markdown", definitions)
+        (found,) = judge(document, definitions, infer=True)
+        assert (found.kind, found.inferred) == ("equal", words)
