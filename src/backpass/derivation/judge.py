@@ -18,6 +18,7 @@ from typing import TypeVar
 from backpass.derivation.document import directives
 from backpass.derivation.equality.check import evaluators_in
 from backpass.derivation.equality.comparing import Refused
+from backpass.derivation.language.brackets import outside
 from backpass.derivation.language.functions import is_function
 from backpass.derivation.language.names import Expression
 from backpass.derivation.language.parse import (
@@ -219,7 +220,7 @@ def _on_statement(
             yield from _on_statement(known, shorter, progress, seconds)
         yield verdict_on(document, "nothing claimed", rest[-1])
         return
-    why, doubt = statement.fault, doubt_of(statement)
+    why, doubt = statement.fault, doubt_of(known, statement)
     try:
         for member in statement.members:
             known.rewritten(member)
@@ -255,9 +256,7 @@ def _on_statement(
     ):
         if torn and verdict.kind in ("refused", "ill-formed", "follows"):
             verdict = unread(document, member, _TORN, verdict.against)
-        torn = torn or (
-            verdict.kind == "not readable" and len(member.split(_MAY_END)) > 1
-        )
+        torn = torn or (verdict.kind == "not readable" and _may_end(member))
         if verdict.kind == "not readable" and ZERO.fullmatch(member.characters):
             known.impose(member)  # the rows below may solve it
         if verdict.kind in ("refused", "ill-formed", "follows") and doubt:
@@ -296,10 +295,11 @@ def _on_relation(known: Knowledge, statement: Statement) -> Verdict:
 
 
 # In a side that is not readable, another equation may begin here.
-_MAY_END = (
+_MAY_END = re.compile(
     r"\\(?:(?:text[a-z]*|mbox|mathrm|q?quad|hspace|iff|implies|[a-zA-Z]*[rR]ightarrow)"
     r"(?![a-zA-Z])|[;:])|[,;]"
 )
+_GOES_ON = re.compile(r"(?:\A|[-+*/]|\\(?:cdot|times|odot))\s*\Z")
 _CLAIMED = (
     "the side before it, which is not readable, defines the left side: declare its "
     "names, or define the left side in a comment, with let"
@@ -308,6 +308,18 @@ _TORN = (
     "another equation may begin in the side before this one, which is not readable: write "
     "each equation in a row of its own"
 )
+
+
+def _may_end(member: Text) -> bool:
+    """Whether another equation may begin in a side: behind a sign outside brackets at
+    which its formula may end."""
+    text = member.characters
+    places = [*outside(text)]
+    if not places or places[-1] != len(text):  # brackets without a partner
+        return _MAY_END.search(text) is not None
+    return any(
+        _MAY_END.match(text, at) and not _GOES_ON.search(text, 0, at) for at in places
+    )
 
 
 def _is_torn(known: Knowledge, left: Text) -> bool:
@@ -355,7 +367,7 @@ def _on_members(
             yield unread(document, member, _TORN)
             continue
         if defining:
-            torn = len(member.split(_MAY_END)) > 1
+            torn = _may_end(member)
             if is_declared(known.source) and not known.now.summed:
                 _, _, part = with_sums(head, head, part)
             try:

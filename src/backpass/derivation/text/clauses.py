@@ -61,14 +61,24 @@ def _judged(
     known: Knowledge, statements: list[Statement], judge: Judge
 ) -> Iterator[Verdict]:
     at = 0
+    holds = True  # whether all equations above hold everywhere
     while at < len(statements):
         first, at = at, at + 1
         while at < len(statements) and statements[at].introduced:
             at += 1
-        if at - first == 1:
-            yield from judge(statements[first])
-        else:
-            yield from _with_clauses(known, statements[first:at], judge)
+        known.follows_from_identities = first > 0 and holds
+        found = (
+            judge(statements[first])
+            if at - first == 1
+            else [*_with_clauses(known, statements[first:at], judge)]
+        )
+        holds &= all(map(_holds_everywhere, found))
+        yield from found
+
+
+def _holds_everywhere(verdict: Verdict) -> bool:
+    is_restricted = verdict.basis is not None and verdict.basis.condition
+    return verdict.kind in ("equal", "definition") and not is_restricted
 
 
 def _with_clauses(
