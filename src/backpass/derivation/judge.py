@@ -43,6 +43,7 @@ from backpass.derivation.text.inner import with_products
 from backpass.derivation.text.knowledge import Knowledge
 from backpass.derivation.text.limit import TooLong, limited
 from backpass.derivation.text.members import Equation, equality
+from backpass.derivation.text.misnamed import misnamed
 from backpass.derivation.text.notation import Notation
 from backpass.derivation.text.pairs import (
     NONE,
@@ -539,6 +540,9 @@ def _without_meaning(
     try:
         judge_form = partial(ill_formed, known, equation, part, error)
         fault = _in_time(known, part, seconds, judge_form)
+        if fault is None and equation is not None:
+            find_slip = partial(misnamed, known, equation, part, error)
+            fault = _in_time(known, part, seconds, find_slip)
         if equation is not None and isinstance(error, Loose | Unbound):
             find = partial(reaching_further, known, equation, part)
             if meant := _in_time(known, part, seconds, find):

@@ -44,6 +44,7 @@ from backpass.derivation.text.einstein import DECLARED, is_letter, sums_over
 from backpass.derivation.text.knowledge import Knowledge
 from backpass.derivation.text.members import Equation, agree, equality
 from backpass.derivation.text.readings import other_reading
+from backpass.derivation.text.single import differs_as_number
 from backpass.expressions import exact
 
 MENDS = 24  # at most so many changes of one sign are tried
@@ -63,6 +64,22 @@ def ill_formed(
 
     `depth` is the number of readings within which this one is tried.
     """
+    fault = _ill_formed(known, equation, part, error, depth)
+    if fault is None and equation is not None and error.part == part and not depth:
+        is_new = equation.anchor == equation.head and _may_be_new(known, equation.head)
+        if not is_new and differs_as_number(known, equation, part):
+            message = f"{error.message}; the sides differ as numbers, too"
+            return Unreadable(message, error.part, error.position)
+    return fault
+
+
+def _ill_formed(
+    known: Knowledge,
+    equation: Equation | None,
+    part: Part,
+    error: Unreadable,
+    depth: int,
+) -> Unreadable | None:
     sides = (part, equation.first, equation.anchor) if equation else (part,)
     if depth > DEPTH or _has_shape_of_text(known, sides):
         return None
@@ -154,7 +171,7 @@ def _may_be_new(known: Knowledge, side: Part) -> bool:
     )
 
 
-def _differs(known: Knowledge, equation: Equation, part: Part, depth: int) -> bool:
+def differs(known: Knowledge, equation: Equation, part: Part, depth: int) -> bool:
     """Whether a member differs from the last right one in every reading."""
     first, anchor = equation.first, equation.anchor
     try:
@@ -237,7 +254,7 @@ def _of_loose(
                 for a, b in sums
             ),
         )
-        if not _differs(known, equation, summed, depth):
+        if not differs(known, equation, summed, depth):
             return None
     return Unreadable(message, error.part, error.position)
 
@@ -333,7 +350,7 @@ def _of_unbound(
             for side in known.scope.dimensions
         ]
         message = f"the sum over {letter} has no {letter} in it"
-    if not all(_differs(known, equation, one, depth) for one in readings):
+    if not all(differs(known, equation, one, depth) for one in readings):
         return None
     return Unreadable(message, error.part, error.position)
 

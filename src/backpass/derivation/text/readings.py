@@ -166,6 +166,12 @@ def _with_double_sums(part: Part) -> Part:
     return replace(part, text=text) if found else part
 
 
+def not_single(known: Knowledge, chain: Chain) -> str:
+    """Return another reading of members that is left where every dimension has length
+    1; "" if there is none."""
+    return _of_unread_loss(known, chain) or _at_a_point(chain)
+
+
 def _of_unread_loss(known: Knowledge, chain: Chain) -> str:
     """Return why a gradient may have another value, if the definition of the loss could
     not be read; otherwise ""."""

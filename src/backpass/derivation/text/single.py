@@ -1,0 +1,63 @@
+"""Whether an equation is wrong in every layout, and for all shapes of its names.
+
+Where every dimension has length 1, these readings agree. An equation that is wrong there
+is wrong in each of them.
+"""
+
+from __future__ import annotations
+
+import re
+
+from backpass.derivation.equality.single import differ_as_numbers, single_chain
+from backpass.derivation.language.parse import Line, Part, Unreadable
+from backpass.derivation.text.certainty import (
+    reject_ended_loss,
+    reject_uncertain,
+    reject_uncertain_names,
+    reject_values_at_points,
+)
+from backpass.derivation.text.held import choices_of_held
+from backpass.derivation.text.knowledge import Knowledge
+from backpass.derivation.text.members import Equation
+from backpass.derivation.text.readings import not_single
+from backpass.derivation.text.stated import SUMS_TO_ONE
+
+_ANY_LAYOUT = Line("layout", right=Part("denominator", 0, "denominator"))
+
+
+def differs_as_number(known: Knowledge, equation: Equation, part: Part) -> bool:
+    """Whether a member differs from the last right one where every dimension has length
+    1, in each reading that is left there."""
+    if equation.beside.words or SUMS_TO_ONE.search(known.prose):
+        return False
+    if known.scope.layout:
+        return _differs(known, equation, part)
+    with known.supposing(_ANY_LAYOUT):
+        return _differs(known, equation, part)
+
+
+def _differs(known: Knowledge, equation: Equation, part: Part) -> bool:
+    parts = (equation.first, equation.anchor, part)
+    if any(one in known.grouped for one in parts):
+        return False
+    scope = known.scope
+    try:
+        for one in parts:
+            reject_uncertain(known, one)
+        chain = single_chain(scope, parts, equation.beside.condition)
+        for expression in chain.expressions:
+            reject_uncertain_names(expression)
+            reject_ended_loss(known, expression)
+            reject_values_at_points(known, expression)
+        if not_single(known, chain) or known.used(chain.expressions) & {*known.contested}:
+            return False
+        choices = [((), frozenset()), *choices_of_held(known, chain)]
+        return all(
+            differ_as_numbers(chain, scope, frozenset(map(id, held)), names)
+            for held, names in choices
+        )
+    except (
+        Unreadable, ArithmeticError, AttributeError, LookupError, RecursionError,
+        TypeError, ValueError,
+    ):  # fmt: skip
+        return False  # it has no value there
