@@ -7,6 +7,8 @@ an equation in each of these readings.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import sympy
 from lark import Token, Tree
@@ -41,6 +43,18 @@ class _Numbers(Analysis):
     def unlike_together(self, message: str, where: Token) -> None:
         pass
 
+    def partial(self, tree: Tree) -> Shape:
+        if self.scope.chances.random:
+            return super().partial(tree)
+        above, below = tree.children
+        of = () if self._is_loss(above) else self.visit(above)
+        return of or self._with_respect_to(below)
+
+    def differentiate(self, tree: Tree) -> Shape:
+        operator, argument = tree.children
+        by = self._with_respect_to(operator.children[0])
+        return self.visit(argument) or by
+
 
 class _Evaluator(Holding):
     """Evaluates expressions whose arrays all have one element."""
@@ -51,6 +65,11 @@ class _Evaluator(Holding):
 
     def root(self, tree: Tree) -> Value:
         return sympy.sqrt(_number(self.visit(tree.children[0])))
+
+    def _element(self, name: str, value: Value, indices: Sequence[Token]) -> Value:
+        if any(map(self.at, indices)):
+            raise LookupError(name)
+        return _number(value)
 
     def derivative(self, value: Value, symbol: sympy.Symbol) -> sympy.Expr:
         return super().derivative(_number(value), symbol)

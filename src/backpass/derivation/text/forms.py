@@ -25,6 +25,7 @@ from backpass.derivation.equality.comparing import (
 from backpass.derivation.equality.conventions import Square, fit
 from backpass.derivation.language.evaluate import Evaluator
 from backpass.derivation.language.functions import is_function
+from backpass.derivation.language.indices import letter_of
 from backpass.derivation.language.names import Expression, Scope
 from backpass.derivation.language.parse import (
     Loose,
@@ -243,7 +244,8 @@ def _of_loose(
     letter = error.letter
     if not known.now.summed and DECLARED.search(known.source):
         return None
-    if not _holds_nowhere(known, equation, part):
+    written = not depth and _writes_sums(known, equation, part)
+    if not _holds_nowhere(known, equation, part, written):
         return None
     message = f"the index {letter} is on this side only"
     if sums := sums_over(parse(part), letter):
@@ -255,13 +257,40 @@ def _of_loose(
             ),
         )
         if not differs(known, equation, summed, depth):
-            return None
+            if not written:
+                return None
+            message += ": the other sums of this equation are written"
     return Unreadable(message, error.part, error.position)
 
 
-def _holds_nowhere(known: Knowledge, equation: Equation, part: Part) -> bool:
+def _writes_sums(known: Knowledge, equation: Equation, part: Part) -> bool:
+    """Whether an equation has the signs of its sums over repeated indices, and no words
+    of the text leave them out."""
+    if known.infers or _LEAVES_OUT.search(known.source):
+        return False
+    return any(
+        sums_over(tree.children[-1], letter)
+        for side in dict.fromkeys((equation.first, equation.anchor, part))
+        for tree in parse(side).find_data("big")
+        if tree.children[0] == r"\sum"
+        for letter in [*map(letter_of, tokens_of(tree.children[1]))][:1]
+    )
+
+
+_LEAVES_OUT = re.compile(
+    r"\b(?:omit|drop|suppress|skip|leav|without|no|not|implicit|implied|understood)\w*\b"
+    r"[^.\n]{0,60}\bsum|\bsum[^.\n]{0,60}\b(?:omit|drop|suppress|left out|implicit|implied"
+    r"|understood)",
+    re.I,
+)
+
+
+def _holds_nowhere(
+    known: Knowledge, equation: Equation, part: Part, written: bool
+) -> bool:
     """Whether a member with an index of its own differs from the last right one for
-    some values of it, also where a vector is 1 at that index and 0 elsewhere."""
+    some values of it, also where a vector is 1 at that index and 0 elsewhere, and
+    unless sums are `written`, where they are left out."""
     created = evaluators_in(known.now.lines)
     condition, first = equation.beside.condition, equation.first
     try:
@@ -272,7 +301,7 @@ def _holds_nowhere(known: Knowledge, equation: Equation, part: Part) -> bool:
         compare(chain, evaluators)
     except Refused as refused:
         return not _holds_at_a_label(chain, refused) and not (
-            other_reading(known, equation, part, chain)
+            other_reading(known, equation, part, chain, not written)
         )
     except Unreadable:
         pass
