@@ -64,6 +64,7 @@ from backpass.derivation.text.rewriting import (
 from backpass.derivation.text.sight.first import Sight
 from backpass.derivation.text.sight.rounded import with_rounded
 from backpass.derivation.text.sight.suggestion import Suggestion, suggestion_of
+from backpass.derivation.text.single import AsNumbers
 from backpass.derivation.text.stale import with_stale
 from backpass.derivation.text.statements import Statement
 from backpass.derivation.text.sums import reaching_further
@@ -552,7 +553,10 @@ def _without_meaning(
     if fault is not None:
         parts = (fault.part, getattr(error, "other", None))
         basis = _named(known, [one for one in parts if one is not None])
-        return verdict_on(document, "ill-formed", member, line, fault, basis)
+        verdict = verdict_on(document, "ill-formed", member, line, fault, basis)
+        return replace(
+            verdict, certain="numbers" if isinstance(fault, AsNumbers) else ""
+        )
     if match := re.match(r"(.+) is not declared or defined above$", error.message):
         more = known.where_ended(match[1]) or known.where_below(match[1], member)
         error = Unreadable(error.message + more, error.part, error.position)

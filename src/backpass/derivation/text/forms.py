@@ -45,7 +45,7 @@ from backpass.derivation.text.einstein import DECLARED, is_letter, sums_over
 from backpass.derivation.text.knowledge import Knowledge
 from backpass.derivation.text.members import Equation, agree, equality
 from backpass.derivation.text.readings import other_reading
-from backpass.derivation.text.single import differs_as_number
+from backpass.derivation.text.single import AsNumbers, differs_as_number
 from backpass.expressions import exact
 
 MENDS = 24  # at most so many changes of one sign are tried
@@ -70,7 +70,7 @@ def ill_formed(
         is_new = equation.anchor == equation.head and _may_be_new(known, equation.head)
         if not is_new and differs_as_number(known, equation, part):
             message = f"{error.message}; the sides differ as numbers, too"
-            return Unreadable(message, error.part, error.position)
+            return AsNumbers(message, error.part, error.position)
     return fault
 
 

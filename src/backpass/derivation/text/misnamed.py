@@ -33,7 +33,9 @@ def misnamed(
         wrong = all(
             differs(known, equation, _with_root(part, root, sign), 1) for sign in "+-"
         )
-        message = rf"{name} is not declared, and with the root of {root}^2 this is wrong"
+        message = (
+            rf"{name} is not declared, and with the root of {root}^2 this is wrong"
+        )
         return Unreadable(message, part, error.position) if wrong else None
     if _is_elsewhere(known.source, part.text, name) or not _is_labelled(known, name):
         return None

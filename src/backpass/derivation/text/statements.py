@@ -180,9 +180,7 @@ def _of_row(
         concludes = bool(arrows) and equation.origins[0] > row.origins[arrows[-1]]
         if beside and equation is not equations[-1]:
             fault = "does what stands beside another equation hold for this one?"
-        one = Statement(
-            (), beside, fault, bool(arrows), concludes, introduced, clause
-        )
+        one = Statement((), beside, fault, bool(arrows), concludes, introduced, clause)
         links = chain(equation, brackets)
         if name := _NAMED_AT_END.search(links[-1].whole.characters):
             # a = b =: c defines c as b.

@@ -33,7 +33,10 @@ from backpass.derivation.text.sight.ruling import (
     Reasons,
     differentiated,
     differentiates_by,
+    doubts,
     held_apart,
+    is_claim,
+    is_sure,
     may_be_read,
     recurs,
     score,
@@ -510,8 +513,8 @@ class Sight(Needs):
                 and all(self._is_stated_beside(name, own) for name in used)
             ):
                 return replace(verdict, inferred=words)
-        if verdict.kind == "refused" and not (
-            reasons.others or bound or below or carried
+        if (verdict.kind == "refused" or verdict.certain) and not (
+            doubts(reasons, verdict) or bound or below or carried
         ):
             if self._may_be_refused(own, used, verdict):
                 return replace(verdict, inferred=words)
@@ -579,12 +582,8 @@ class Sight(Needs):
         inference = self._inference
         return (
             own is not None
-            and not verdict.message
-            and (own.derives or not verdict.to_left)
-            and all(
-                self._source(name).found[name].strength in ("stated", "index")
-                for name in used
-            )
+            and is_claim(own, verdict)
+            and all(is_sure(self._source(name).found[name], verdict) for name in used)
             and not inference.prose.restricting
             and not (
                 inference.prose.deriving
