@@ -68,6 +68,8 @@ def ill_formed(
     fault = _ill_formed(known, equation, part, error, depth)
     if fault is None and equation is not None and error.part == part and not depth:
         is_new = equation.anchor == equation.head and _may_be_new(known, equation.head)
+        sides = (part, equation.first, equation.anchor)
+        is_new |= not known.infers and _has_shape_of_text(known, sides)
         if not is_new and differs_as_number(known, equation, part):
             message = f"{error.message}; the sides differ as numbers, too"
             return AsNumbers(message, error.part, error.position)

@@ -1,12 +1,14 @@
 """A name that a text uses in one place, and neither declares, defines, nor explains.
 
-If its letter belongs to declared names, and the line holds with a declared name in its
-place, the name is a slip. After a definition of \\sigma^2, \\sigma is its root.
+If its letter is that of declared names, and the line holds with a declared name that
+has its letter or its labels, the name is a slip. After a definition of \\sigma^2,
+\\sigma is its root.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from itertools import islice
 
 from backpass.derivation.language.parse import Part, Unreadable
@@ -37,16 +39,14 @@ def misnamed(
             rf"{name} is not declared, and with the root of {root}^2 this is wrong"
         )
         return Unreadable(message, part, error.position) if wrong else None
-    if _is_elsewhere(known.source, part.text, name) or not _is_labelled(known, name):
+    if _is_elsewhere(known.source, part.text, name):
         return None
     written = part.text[error.position :]
     found = re.match(re.escape(name).replace(r"\ ", r"\s*"), written)
     if found is None:
         return None
     before, after = part.text[: error.position], written[found.end() :]
-    for other in islice(known.scope.variables, MENDS):
-        if other == name:
-            continue
+    for other in islice(_alike(known, name), MENDS):
         meant = Part(part.source, part.start, f"{before}{other} {after}")
         if agree(known, equation.first, equation.anchor, meant, equation.beside):
             message = (
@@ -64,15 +64,19 @@ def _with_root(part: Part, name: str, sign: str) -> Part:
     return Part(part.source, part.start, bare.sub(lambda _: root, part.text))
 
 
-def _is_labelled(known: Knowledge, name: str) -> bool:
-    """Whether other names have the letter of a name, with other labels or without
-    one, and others its label, if it has one."""
-    letter, label = _LABEL.sub("", name), name.removeprefix(_LABEL.sub("", name))
-    names = known.scope.variables
-    is_known = any(_LABEL.sub("", one) == letter for one in names)
-    numbers = re.compile(r"\d")
-    alike = {numbers.sub("0", one.removeprefix(_LABEL.sub("", one))) for one in names}
-    return is_known and (not label or numbers.sub("0", label) in alike)
+def _split(name: str) -> tuple[str, str]:
+    """Return the letter of a name, and its labels."""
+    letter = _LABEL.sub("", name)
+    return letter, name.removeprefix(letter)
+
+
+def _alike(known: Knowledge, name: str) -> Iterator[str]:
+    """Yield the declared names with the letter or the labels of a name whose letter is
+    that of a declared name."""
+    letter, labels = _split(name)
+    names = [(one, *_split(one)) for one in known.scope.variables]
+    if any(own == letter for _, own, _ in names):
+        yield from (one for one, a, b in names if letter == a or labels == b)
 
 
 def _is_elsewhere(source: str, member: str, name: str) -> bool:

@@ -38,6 +38,7 @@ from backpass.derivation.text.sight.ruling import (
     is_claim,
     is_sure,
     may_be_read,
+    names_of,
     recurs,
     score,
     waiting,
@@ -583,6 +584,7 @@ class Sight(Needs):
         return (
             own is not None
             and is_claim(own, verdict)
+            and self._contested.isdisjoint(names_of(own, verdict))
             and all(is_sure(self._source(name).found[name], verdict) for name in used)
             and not inference.prose.restricting
             and not (

@@ -144,6 +144,12 @@ def is_claim(own: Read, verdict: Verdict) -> bool:
     return (not verdict.message or bool(hint)) and (own.derives or not verdict.to_left)
 
 
+def names_of(own: Read, verdict: Verdict) -> set[str]:
+    """Return the names that a line and its definitions use."""
+    used = verdict.basis.definitions if verdict.basis else ()
+    return {*own.names, *(name for name, _ in used)}
+
+
 _AT_EQUAL = re.compile(r"it holds where \w = \w")
 
 
