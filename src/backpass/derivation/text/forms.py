@@ -246,7 +246,7 @@ def _of_loose(
     letter = error.letter
     if not known.now.summed and DECLARED.search(known.source):
         return None
-    written = not depth and _writes_sums(known, equation, part)
+    written = not depth and _writes_sums(known, part)
     if not _holds_nowhere(known, equation, part, written):
         return None
     message = f"the index {letter} is on this side only"
@@ -261,19 +261,18 @@ def _of_loose(
         if not differs(known, equation, summed, depth):
             if not written:
                 return None
-            message += ": the other sums of this equation are written"
+            message += ": the other sums beside it are written"
     return Unreadable(message, error.part, error.position)
 
 
-def _writes_sums(known: Knowledge, equation: Equation, part: Part) -> bool:
-    """Whether an equation has the signs of its sums over repeated indices, and no words
-    of the text leave them out."""
+def _writes_sums(known: Knowledge, part: Part) -> bool:
+    """Whether a member has the sign of a sum over a repeated index, and no words of the
+    text leave such signs out."""
     if known.infers or _LEAVES_OUT.search(known.source):
         return False
     return any(
         sums_over(tree.children[-1], letter)
-        for side in dict.fromkeys((equation.first, equation.anchor, part))
-        for tree in parse(side).find_data("big")
+        for tree in parse(part).find_data("big")
         if tree.children[0] == r"\sum"
         for letter in [*map(letter_of, tokens_of(tree.children[1]))][:1]
     )

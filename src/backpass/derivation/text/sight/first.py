@@ -31,6 +31,7 @@ from backpass.derivation.text.sight.ruling import (
     RIGHT,
     WAITS,
     Reasons,
+    beyond_loss,
     differentiated,
     differentiates_by,
     doubts,
@@ -499,15 +500,7 @@ class Sight(Needs):
                 return waiting(verdict, why, tuple(bound))
             return replace(verdict, inferred=words)
         if verdict.kind == "ill-formed" and own is not None:
-            others = (
-                below
-                + carried
-                + [
-                    one
-                    for one in reasons.others
-                    if one != f"{reasons.loss} is the loss"
-                ]
-            )
+            others = [*below, *carried, *beyond_loss(reasons)]
             if (
                 not others
                 and reasons.loss not in heads

@@ -119,14 +119,18 @@ def waiting(verdict: Verdict, why: str, names: tuple[str, ...]) -> Verdict:
     )
 
 
+def beyond_loss(reasons: Reasons) -> list[str]:
+    """Return what is inferred besides names and the loss, in words."""
+    return [one for one in reasons.others if one != f"{reasons.loss} is the loss"]
+
+
 def doubts(reasons: Reasons, verdict: Verdict) -> list[str]:
     """Return what is inferred besides names and may make a line wrong that is right
     without it."""
     if verdict.certain == "numbers":
         return []
-    plain = f"{reasons.loss} is the loss"
-    others = [one for one in reasons.others if " is an element of " not in one]
-    return [one for one in others if one != plain or not verdict.certain]
+    others = beyond_loss(reasons) if verdict.certain else reasons.others
+    return [one for one in others if " is an element of " not in one]
 
 
 def is_sure(found: Found, verdict: Verdict) -> bool:
