@@ -7,7 +7,7 @@ an equation in each of these readings.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import sympy
@@ -75,7 +75,7 @@ class _Evaluator(Holding):
         return super().derivative(_number(value), symbol)
 
 
-def _number(value: Value) -> Value:
+def _number(value: Value) -> sympy.Expr:
     """Return the element of an array, or a number itself."""
     return value.item() if isinstance(value, np.ndarray) else value
 
@@ -115,10 +115,12 @@ def differ_as_numbers(
             symbols = above.free_symbols | here.free_symbols
             if symbols & evaluator.calculus.maxima:
                 return False
-            points = [evaluator.point] if evaluator.point else [
+            points: list[Mapping] = [
                 {symbol: abs(value[symbol]) for symbol in symbols}
                 for value in (Point(one, sizes) for one in range(DRAWS))
-            ]  # fmt: skip
+            ]
+            if evaluator.point is not None:
+                points = [evaluator.point]
             if intervals.point_of_difference(above, here, points) is not None:
                 return True
     return False

@@ -15,7 +15,7 @@ from backpass.derivation.text.certainty import (
     reject_uncertain_names,
     reject_values_at_points,
 )
-from backpass.derivation.text.held import choices_of_held
+from backpass.derivation.text.held import Choice, choices_of_held
 from backpass.derivation.text.knowledge import Knowledge
 from backpass.derivation.text.members import Equation
 from backpass.derivation.text.readings import not_single
@@ -84,7 +84,7 @@ def _differs(known: Knowledge, equation: Equation, part: Part) -> bool:
             *known.contested
         }:
             return False
-        choices = [((), frozenset()), *choices_of_held(known, chain)]
+        choices: list[Choice] = [((), frozenset()), *choices_of_held(known, chain)]
         return all(
             differ_as_numbers(chain, scope, frozenset(map(id, held)), names)
             for held, names in choices
