@@ -18,6 +18,7 @@ from typing import TypeVar
 from backpass.derivation.document import directives
 from backpass.derivation.equality.check import evaluators_in
 from backpass.derivation.equality.comparing import Refused
+from backpass.derivation.language.brackets import outside
 from backpass.derivation.language.functions import is_function
 from backpass.derivation.language.names import Expression
 from backpass.derivation.language.parse import (
@@ -48,6 +49,7 @@ from backpass.derivation.text.inner import with_products
 from backpass.derivation.text.knowledge import Knowledge
 from backpass.derivation.text.limit import TooLong, limited
 from backpass.derivation.text.members import Equation, equality
+from backpass.derivation.text.misnamed import misnamed
 from backpass.derivation.text.notation import Notation
 from backpass.derivation.text.pairs import (
     NONE,
@@ -69,6 +71,7 @@ from backpass.derivation.text.rewriting import (
 from backpass.derivation.text.sight.first import Sight
 from backpass.derivation.text.sight.rounded import with_rounded
 from backpass.derivation.text.sight.suggestion import Suggestion, suggestion_of
+from backpass.derivation.text.single import AsNumbers
 from backpass.derivation.text.solutions import Solutions
 from backpass.derivation.text.stale import with_stale
 from backpass.derivation.text.statements import Statement
@@ -229,7 +232,7 @@ def _on_statement(
             yield from _on_statement(known, shorter, progress, seconds)
         yield verdict_on(document, "nothing claimed", rest[-1])
         return
-    why, doubt = statement.fault, doubt_of(statement)
+    why, doubt = statement.fault, doubt_of(known, statement)
     try:
         for member in statement.members:
             known.rewritten(member)
@@ -265,9 +268,7 @@ def _on_statement(
     ):
         if torn and verdict.kind in ("refused", "ill-formed", "follows"):
             verdict = unread(document, member, _TORN, verdict.against)
-        torn = torn or (
-            verdict.kind == "not readable" and len(member.split(_MAY_END)) > 1
-        )
+        torn = torn or (verdict.kind == "not readable" and _may_end(member))
         if verdict.kind == "not readable" and ZERO.fullmatch(member.characters):
             known.impose(member)  # the rows below may solve it
         if verdict.kind in ("refused", "ill-formed", "follows") and doubt:
@@ -306,10 +307,11 @@ def _on_relation(known: Knowledge, statement: Statement) -> Verdict:
 
 
 # In a side that is not readable, another equation may begin here.
-_MAY_END = (
+_MAY_END = re.compile(
     r"\\(?:(?:text[a-z]*|mbox|mathrm|q?quad|hspace|iff|implies|[a-zA-Z]*[rR]ightarrow)"
     r"(?![a-zA-Z])|[;:])|[,;]"
 )
+_GOES_ON = re.compile(r"(?:\A|[-+*/]|\\(?:cdot|times|odot))\s*\Z")
 _CLAIMED = (
     "the side before it, which is not readable, defines the left side: declare its "
     "names, or define the left side in a comment, with let"
@@ -318,6 +320,18 @@ _TORN = (
     "another equation may begin in the side before this one, which is not readable: write "
     "each equation in a row of its own"
 )
+
+
+def _may_end(member: Text) -> bool:
+    """Whether another equation may begin in a side: behind a sign outside brackets at
+    which its formula may end."""
+    text = member.characters
+    places = [*outside(text)]
+    if not places or places[-1] != len(text):  # brackets without a partner
+        return _MAY_END.search(text) is not None
+    return any(
+        _MAY_END.match(text, at) and not _GOES_ON.search(text, 0, at) for at in places
+    )
 
 
 def _is_torn(known: Knowledge, left: Text) -> bool:
@@ -369,7 +383,7 @@ def _on_members(
             defining, unread_first = False, True
             continue
         if defining:
-            torn = len(member.split(_MAY_END)) > 1
+            torn = _may_end(member)
             if is_declared(known.source) and not known.now.summed:
                 _, _, part = with_sums(head, head, part)
             try:
@@ -541,6 +555,9 @@ def _without_meaning(
     try:
         judge_form = partial(ill_formed, known, equation, part, error)
         fault = _in_time(known, part, seconds, judge_form)
+        if fault is None and equation is not None:
+            find_slip = partial(misnamed, known, equation, part, error)
+            fault = _in_time(known, part, seconds, find_slip)
         if equation is not None and isinstance(error, Loose | Unbound):
             find = partial(reaching_further, known, equation, part)
             if meant := _in_time(known, part, seconds, find):
@@ -554,7 +571,10 @@ def _without_meaning(
     if fault is not None:
         parts = (fault.part, getattr(error, "other", None))
         basis = _named(known, [one for one in parts if one is not None])
-        return verdict_on(document, "ill-formed", member, line, fault, basis)
+        verdict = verdict_on(document, "ill-formed", member, line, fault, basis)
+        return replace(
+            verdict, certain="numbers" if isinstance(fault, AsNumbers) else ""
+        )
     if match := re.match(r"(.+) is not declared or defined above$", error.message):
         more = known.where_ended(match[1]) or known.where_below(match[1], member)
         error = Unreadable(error.message + more, error.part, error.position)

@@ -76,6 +76,8 @@ class Knowledge:
         self.condition: Text | None = None  # of the next display
         self.infers = False  # whether undeclared names have a meaning, too
         self.short = False  # whether to leave out why a line is wrong
+        # Whether all equations above in the display hold everywhere.
+        self.follows_from_identities = False
         # The headings around a place, each with what was known before it.
         # What the sentence before the display imposes; also of the displays above.
         self.imposed = Imposed()

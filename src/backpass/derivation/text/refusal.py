@@ -27,6 +27,7 @@ from backpass.derivation.text.knowledge import Knowledge
 from backpass.derivation.text.members import Equation, agree
 from backpass.derivation.text.passages import Text
 from backpass.derivation.text.readings import other_reading
+from backpass.derivation.text.single import certainty
 from backpass.derivation.text.stated import Hint, asked, of_indices, of_signs, of_sum
 from backpass.derivation.text.verdict import Counterexample, Verdict, unread, verdict_on
 
@@ -81,7 +82,12 @@ def refusal(
     if not words and to_left:
         words = _usual_meaning(known, anchor)
     verdict = verdict_on(document, "refused", member, line, words, basis, example)
-    return replace(verdict, compared=" ".join(anchor.text.split()), to_left=to_left)
+    return replace(
+        verdict,
+        compared=" ".join(anchor.text.split()),
+        to_left=to_left,
+        certain=certainty(known, equation, part, refused.chain),
+    )
 
 
 def _restricted_below(
