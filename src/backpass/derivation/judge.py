@@ -26,6 +26,7 @@ from backpass.derivation.language.parse import (
     Misfit,
     Part,
     Unbound,
+    Unfinished,
     Unreadable,
     parse,
 )
@@ -534,7 +535,7 @@ def _in_time(known: Knowledge, part: Part, seconds: float, judge: Callable[[], T
     except TooLong:
         evaluators_in(known.now.lines).known.clear()  # some may be incomplete
         message = f"it took longer than {seconds:g} s: write it in smaller steps"
-        raise Unreadable(message, part) from None
+        raise Unfinished(message, part) from None
 
 
 def _without_meaning(

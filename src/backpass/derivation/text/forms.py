@@ -32,6 +32,7 @@ from backpass.derivation.language.parse import (
     Misfit,
     Part,
     Unbound,
+    Unfinished,
     Unreadable,
     parse,
     span_of,
@@ -66,7 +67,8 @@ def ill_formed(
     `depth` is the number of readings within which this one is tried.
     """
     fault = _ill_formed(known, equation, part, error, depth)
-    if fault is None and equation is not None and error.part == part and not depth:
+    own = error.part == part and not isinstance(error, Unfinished)
+    if fault is None and equation is not None and own and not depth:
         is_new = equation.anchor == equation.head and _may_be_new(known, equation.head)
         sides = (part, equation.first, equation.anchor)
         is_new |= not known.infers and _has_shape_of_text(known, sides)

@@ -129,12 +129,14 @@ def doubts(reasons: Reasons, verdict: Verdict) -> list[str]:
     without it."""
     if verdict.certain == "numbers":
         return []
-    others = beyond_loss(reasons) if verdict.certain else reasons.others
-    return [one for one in others if " is an element of " not in one]
+    return [one for one in reasons.others if " is an element of " not in one]
 
 
-def is_sure(found: Found, verdict: Verdict) -> bool:
-    """Whether another shape of a name does not make a line right."""
+def is_sure(found: Found | None, verdict: Verdict) -> bool:
+    """Whether another shape of a name does not make a line right. A function without a
+    definition has none, and may be one for which the line holds."""
+    if found is None:
+        return False
     is_number = verdict.certain == "indices" and found.rank == 0
     is_shown = found.strength in ("stated", "index")
     return is_shown or is_number or verdict.certain == "numbers"
@@ -144,17 +146,13 @@ def is_claim(own: Read, verdict: Verdict) -> bool:
     """Whether a wrong line is a claim, and no condition makes it right."""
     if verdict.kind == "ill-formed":
         return own.derives
-    hint = verdict.certain == "indices" and _AT_EQUAL.fullmatch(verdict.message)
-    return (not verdict.message or bool(hint)) and (own.derives or not verdict.to_left)
+    return not verdict.message and (own.derives or not verdict.to_left)
 
 
 def names_of(own: Read, verdict: Verdict) -> set[str]:
     """Return the names that a line and its definitions use."""
     used = verdict.basis.definitions if verdict.basis else ()
     return {*own.names, *(name for name, _ in used)}
-
-
-_AT_EQUAL = re.compile(r"it holds where \w = \w")
 
 
 def is_turned(message: str) -> bool:
