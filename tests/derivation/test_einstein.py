@@ -21,7 +21,7 @@ STATED = "We use the Einstein summation convention.\n\n"
         (r"A_{ii} = \operatorname{tr}(A)", ["equal"]),
         (r"A_{ij} A_{ij} = \lVert A \rVert_F^2", ["equal"]),
         (r"x_i y_i = y_j x_j", ["equal"]),
-        (r"x_i y_i = 3 x_j y_j", ["not readable"]),
+        (r"x_i y_i = 3 x_j y_j", ["ill-formed"]),
         (r"(A B)_{ik} = A_{ij} B_{jk}", ["equal"]),
         (r"(A B)_{ik} = A_{ij} B_{kj}", ["not readable"]),
         (r"\operatorname{tr}(A B) = A_{ij} B_{ji} = B_{ij} A_{ij}", ["equal", "not readable"]),

@@ -42,6 +42,7 @@ def test_so_is_one_that_holds_for_labels_that_the_prose_describes(prose):
 def test_so_is_one_that_holds_for_positive_letters():
     text = r"$$ \sqrt{z^2} = z $$"
     given = r"given z \in \mathbb{R}"
-    assert kinds(f"Let $z > 0$.\n\n{text}", given) == ["not readable"]
+    assert kinds(f"Let $z > 0$.\n\n{text}", given) == ["equal"]
+    assert kinds(f"We take the positive root.\n\n{text}", given) == ["not readable"]
     assert kinds(text, given) == ["refused"]
     assert kinds(f"Let $z > 0$.\n\n{text.replace('= z', '= 2 z')}", given) == ["refused"]

@@ -78,9 +78,11 @@ def test_a_text_with_sums_leaves_none_out():
     assert set(kinds("Repeated indices are not summed over.\n\n" + SUMMED)) == {"not readable"}
 
 
-@pytest.mark.parametrize("wrong", [r"W_{ji}", r"W_{ij} x_j", r"x_j"])
-def test_an_implied_sum_of_something_else_is_not_equal(wrong):
-    assert kinds(SUMMED.replace(r"{\partial y_i} W_{ij}", rf"{{\partial y_i}} {wrong}"))[-1] == "not readable"
+@pytest.mark.parametrize(
+    ("wrong", "kind"), [(r"W_{ji}", "not readable"), (r"W_{ij} x_j", "refused"), (r"x_j", "ill-formed")]
+)
+def test_an_implied_sum_of_something_else_is_not_equal(wrong, kind):
+    assert kinds(SUMMED.replace(r"{\partial y_i} W_{ij}", rf"{{\partial y_i}} {wrong}"))[-1] == kind
 
 
 UPPER = displays(
@@ -212,7 +214,7 @@ def test_a_name_below_a_name_is_a_label(name, right, wrong):
         for one in (right, wrong)
     ]
     found = sight(WEIGHTS + displays(*rows))
-    assert [verdict.kind for verdict in found] == ["definition", "equal", "not readable"]
+    assert [verdict.kind for verdict in found] == ["definition", "equal", "refused"]
     assert f"{name[-1]} is a label in {name}" in found[1].inferred
 
 

@@ -18,6 +18,7 @@ from typing import TypeVar
 from backpass.derivation.document import directives
 from backpass.derivation.equality.check import evaluators_in
 from backpass.derivation.equality.comparing import Refused
+from backpass.derivation.language.brackets import outside
 from backpass.derivation.language.functions import is_function
 from backpass.derivation.language.names import Expression
 from backpass.derivation.language.parse import (
@@ -25,6 +26,7 @@ from backpass.derivation.language.parse import (
     Misfit,
     Part,
     Unbound,
+    Unfinished,
     Unreadable,
     parse,
 )
@@ -32,7 +34,13 @@ from backpass.derivation.text.beside import Beside, besides_of, doubt_of
 from backpass.derivation.text.clauses import with_definitions_below
 from backpass.derivation.text.contents import Comment, Document, Heading
 from backpass.derivation.text.contested import contest, is_input
-from backpass.derivation.text.defining import declared, define, defines, replaces
+from backpass.derivation.text.defining import (
+    declared,
+    define,
+    defines,
+    overloaded,
+    replaces,
+)
 from backpass.derivation.text.directives import follow_all
 from backpass.derivation.text.einstein import is_declared, with_sums, with_sums_beside
 from backpass.derivation.text.formal.judging import Formal
@@ -42,6 +50,7 @@ from backpass.derivation.text.inner import with_products
 from backpass.derivation.text.knowledge import Knowledge
 from backpass.derivation.text.limit import TooLong, limited
 from backpass.derivation.text.members import Equation, equality
+from backpass.derivation.text.misnamed import misnamed
 from backpass.derivation.text.notation import Notation
 from backpass.derivation.text.pairs import (
     NONE,
@@ -54,6 +63,7 @@ from backpass.derivation.text.passages import Text
 from backpass.derivation.text.readings import implied_sum
 from backpass.derivation.text.refusal import refusal
 from backpass.derivation.text.relations import assigns, declares, imposes
+from backpass.derivation.text.restrictions import restricted
 from backpass.derivation.text.rewriting import (
     claims_nothing,
     not_an_equation,
@@ -62,6 +72,8 @@ from backpass.derivation.text.rewriting import (
 from backpass.derivation.text.sight.first import Sight
 from backpass.derivation.text.sight.rounded import with_rounded
 from backpass.derivation.text.sight.suggestion import Suggestion, suggestion_of
+from backpass.derivation.text.single import AsNumbers
+from backpass.derivation.text.solutions import Solutions
 from backpass.derivation.text.stale import with_stale
 from backpass.derivation.text.statements import Statement
 from backpass.derivation.text.sums import reaching_further
@@ -125,8 +137,10 @@ def _judge(
     judge_one = partial(_judged, known, progress, seconds)
     sight = Sight(known, judge_one)
     known.infers = infer
+    plain = judge_one
     if infer:
         judge_one = partial(_inferred, sight, Formal(known))
+    judge_one = Solutions(known, judge_one, plain).judged
     below: list[Verdict] = []  # on a display that defines names of the one above it
     for item, following in zip_longest(document.items, document.items[1:]):
         if isinstance(item, Heading):
@@ -219,7 +233,7 @@ def _on_statement(
             yield from _on_statement(known, shorter, progress, seconds)
         yield verdict_on(document, "nothing claimed", rest[-1])
         return
-    why, doubt = statement.fault, doubt_of(statement)
+    why, doubt = statement.fault, doubt_of(known, statement)
     try:
         for member in statement.members:
             known.rewritten(member)
@@ -255,9 +269,7 @@ def _on_statement(
     ):
         if torn and verdict.kind in ("refused", "ill-formed", "follows"):
             verdict = unread(document, member, _TORN, verdict.against)
-        torn = torn or (
-            verdict.kind == "not readable" and len(member.split(_MAY_END)) > 1
-        )
+        torn = torn or (verdict.kind == "not readable" and _may_end(member))
         if verdict.kind == "not readable" and ZERO.fullmatch(member.characters):
             known.impose(member)  # the rows below may solve it
         if verdict.kind in ("refused", "ill-formed", "follows") and doubt:
@@ -296,10 +308,11 @@ def _on_relation(known: Knowledge, statement: Statement) -> Verdict:
 
 
 # In a side that is not readable, another equation may begin here.
-_MAY_END = (
+_MAY_END = re.compile(
     r"\\(?:(?:text[a-z]*|mbox|mathrm|q?quad|hspace|iff|implies|[a-zA-Z]*[rR]ightarrow)"
     r"(?![a-zA-Z])|[;:])|[,;]"
 )
+_GOES_ON = re.compile(r"(?:\A|[-+*/]|\\(?:cdot|times|odot))\s*\Z")
 _CLAIMED = (
     "the side before it, which is not readable, defines the left side: declare its "
     "names, or define the left side in a comment, with let"
@@ -308,6 +321,18 @@ _TORN = (
     "another equation may begin in the side before this one, which is not readable: write "
     "each equation in a row of its own"
 )
+
+
+def _may_end(member: Text) -> bool:
+    """Whether another equation may begin in a side: behind a sign outside brackets at
+    which its formula may end."""
+    text = member.characters
+    places = [*outside(text)]
+    if not places or places[-1] != len(text):  # brackets without a partner
+        return _MAY_END.search(text) is not None
+    return any(
+        _MAY_END.match(text, at) and not _GOES_ON.search(text, 0, at) for at in places
+    )
 
 
 def _is_torn(known: Knowledge, left: Text) -> bool:
@@ -354,8 +379,12 @@ def _on_members(
         if defining and torn:
             yield unread(document, member, _TORN)
             continue
+        if defining and (above := known.restrictions.on((left, *rest))):
+            yield unread(document, member, restricted(document, above))
+            defining, unread_first = False, True
+            continue
         if defining:
-            torn = len(member.split(_MAY_END)) > 1
+            torn = _may_end(member)
             if is_declared(known.source) and not known.now.summed:
                 _, _, part = with_sums(head, head, part)
             try:
@@ -506,7 +535,7 @@ def _in_time(known: Knowledge, part: Part, seconds: float, judge: Callable[[], T
     except TooLong:
         evaluators_in(known.now.lines).known.clear()  # some may be incomplete
         message = f"it took longer than {seconds:g} s: write it in smaller steps"
-        raise Unreadable(message, part) from None
+        raise Unfinished(message, part) from None
 
 
 def _without_meaning(
@@ -527,16 +556,26 @@ def _without_meaning(
     try:
         judge_form = partial(ill_formed, known, equation, part, error)
         fault = _in_time(known, part, seconds, judge_form)
+        if fault is None and equation is not None:
+            find_slip = partial(misnamed, known, equation, part, error)
+            fault = _in_time(known, part, seconds, find_slip)
         if equation is not None and isinstance(error, Loose | Unbound):
             find = partial(reaching_further, known, equation, part)
             if meant := _in_time(known, part, seconds, find):
                 fault, error = None, Unreadable(meant, error.part, error.position)
     except Unreadable:
         fault = None
+    if fault is not None and equation is not None:
+        asked = overloaded(known, equation.head)
+        fault = None if asked else fault
+        error = Unreadable(asked, part) if asked else error
     if fault is not None:
         parts = (fault.part, getattr(error, "other", None))
         basis = _named(known, [one for one in parts if one is not None])
-        return verdict_on(document, "ill-formed", member, line, fault, basis)
+        verdict = verdict_on(document, "ill-formed", member, line, fault, basis)
+        return replace(
+            verdict, certain="numbers" if isinstance(fault, AsNumbers) else ""
+        )
     if match := re.match(r"(.+) is not declared or defined above$", error.message):
         more = known.where_ended(match[1]) or known.where_below(match[1], member)
         error = Unreadable(error.message + more, error.part, error.position)

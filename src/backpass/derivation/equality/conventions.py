@@ -174,7 +174,11 @@ def fit(
                 return True  # not an error of the convention's own
             continue
         except Unreadable:
-            return True
+            if number == 0 or not (
+                is_equation and _is_unread(scope, convention, parts[:-1], conditions)
+            ):
+                return True
+            continue
         if not is_equation:
             return True
         pairs = itertools.pairwise(expressions)
@@ -183,6 +187,22 @@ def fit(
             return True
         fits_above.add(all(above))
     return fits_above == {False}
+
+
+def _is_unread(
+    scope: Scope,
+    convention: Convention,
+    parts: Sequence[Part],
+    conditions: Part | None,
+) -> bool:
+    """Whether the members that are right have no meaning in a convention."""
+    try:
+        _in(convention)(scope).run([*parts], conditions)
+    except Misfit:
+        return False
+    except Unreadable:
+        return True
+    return False
 
 
 def _conventions(scope: Scope, parts: Sequence[Part]) -> Iterator[Convention]:

@@ -113,6 +113,10 @@ class Contradicted(Unreadable):
     value: Part | None = None
 
 
+class Unfinished(Unreadable):
+    """Raised for what takes too long."""
+
+
 class Loose(Unreadable):
     """Raised for an index that stands on one side of an equation only."""
 

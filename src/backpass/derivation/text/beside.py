@@ -14,6 +14,7 @@ from backpass.derivation.language.written import (
     canonical,
 )
 from backpass.derivation.text.conditions import Condition
+from backpass.derivation.text.imposed import ZERO
 from backpass.derivation.text.knowledge import Knowledge
 from backpass.derivation.text.passages import Text
 from backpass.derivation.text.rewriting import (
@@ -113,15 +114,28 @@ def _in_brackets(piece: Text) -> Text:
     return text.strip()
 
 
-def doubt_of(statement: Statement) -> str:
+_DERIVATIVE = re.compile(r"\\(?:partial|nabla|dot)(?![a-zA-Z])")
+
+
+def doubt_of(known: Knowledge, statement: Statement) -> str:
     """Return why an equation may be right although its sides differ: words beside it,
-    or an arrow, may restrict it; "" if nothing does."""
+    or an arrow, may restrict it; "" if nothing does.
+
+    A derivative that is concluded from identities is not restricted by them.
+    """
     is_labelled = LABEL.match(statement.members[0].characters)
     if is_labelled or any(PROSE.fullmatch(one.characters) for one in statement.beside):
         return (
             "this line is wrong unless the words beside it restrict it: write the "
             r"condition in symbols, such as j \ne i"
         )
+    if (
+        statement.concludes
+        and known.follows_from_identities
+        and _DERIVATIVE.search(statement.members[0].characters)
+        and not any(ZERO.fullmatch(one.characters) for one in statement.members)
+    ):
+        return ""
     if statement.conditional:
         return "this line is wrong unless a premise restricts it: write it without the arrow"
     return ""

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from backpass.derivation.language.parse import Unreadable, parse
 from backpass.derivation.text.contents import Item
 from backpass.derivation.text.displays import Display
 from backpass.derivation.text.knowledge import Knowledge
@@ -61,14 +62,24 @@ def _judged(
     known: Knowledge, statements: list[Statement], judge: Judge
 ) -> Iterator[Verdict]:
     at = 0
+    holds = True  # whether all equations above hold everywhere
     while at < len(statements):
         first, at = at, at + 1
         while at < len(statements) and statements[at].introduced:
             at += 1
-        if at - first == 1:
-            yield from judge(statements[first])
-        else:
-            yield from _with_clauses(known, statements[first:at], judge)
+        known.follows_from_identities = first > 0 and holds
+        found = (
+            judge(statements[first])
+            if at - first == 1
+            else [*_with_clauses(known, statements[first:at], judge)]
+        )
+        holds &= all(map(_holds_everywhere, found))
+        yield from found
+
+
+def _holds_everywhere(verdict: Verdict) -> bool:
+    is_restricted = verdict.basis is not None and verdict.basis.condition
+    return verdict.kind in ("equal", "definition") and not is_restricted
 
 
 def _with_clauses(
@@ -79,6 +90,8 @@ def _with_clauses(
     before, main = known.now, statements[0]
     found[0] = judge(main)
     _judge_clauses(known, statements, judge, found)
+    if all(map(_holds_everywhere, found[0])):
+        _judge_claims(known, statements, judge, found)
     rest = [one for number, one in enumerate(statements) if number not in found]
     beside = tuple(one.clause for one in rest if one.clause is not None)
     if beside:
@@ -89,6 +102,42 @@ def _with_clauses(
             yield from found[number]
         elif statement.clause is None:
             yield from judge(statement)
+
+
+def _judge_claims(
+    known: Knowledge,
+    statements: list[Statement],
+    judge: Judge,
+    found: dict[int, list[Verdict]],
+) -> None:
+    """Add the verdicts on the clauses that give a defined name another value. They are
+    claims, because their statement holds without them."""
+    for number, statement in enumerate(statements):
+        if number in found or not _restates(known, statement):
+            continue
+        before = known.now
+        verdicts = judge(statement)
+        if {verdict.kind for verdict in verdicts} <= {"equal", "refused", "follows"}:
+            found[number] = verdicts
+        else:
+            known.now = before
+
+
+def _restates(known: Knowledge, statement: Statement) -> bool:
+    """Whether a statement sets a name that a comment defines equal to a formula."""
+    left, first, *_ = (*statement.members, statement.members[0])
+    if not re.search(r"[a-zA-Z]", re.sub(r"\\[a-zA-Z]+", "", first.characters)):
+        return False
+    try:
+        found = known.scope.resolve(parse(known.part(left), "moved"))
+    except Unreadable:
+        return False
+    if found is None or found.kind != "variable" or found.accent:
+        return False
+    definition = known.scope.variables[found.name].definition
+    return definition is not None and any(
+        line.right == definition.part for line in known.commented
+    )
 
 
 def _judge_clauses(

@@ -11,15 +11,14 @@ import re
 from contextlib import suppress
 from dataclasses import replace
 
-from backpass.derivation.equality.check import Chain, scope_of
+from backpass.derivation.equality.check import Chain
 from backpass.derivation.equality.comparing import Refused
-from backpass.derivation.language.analysis import Analysis
 from backpass.derivation.language.parse import Line, Part, Unreadable, parse
 from backpass.derivation.text.displays import Display
 from backpass.derivation.text.knowledge import Knowledge
 from backpass.derivation.text.members import Equation, equality
 from backpass.derivation.text.passages import Text
-from backpass.derivation.text.shown import INPUTS, defines, without
+from backpass.derivation.text.shown import redeclared
 from backpass.derivation.text.verdict import Verdict, unread, verdict_on
 
 
@@ -57,7 +56,7 @@ def doubted(
     lines, basis = before.lines, None
     with suppress(Unreadable):
         for name in names:
-            lines = _redeclared(lines, name, known.contested[name])
+            lines = redeclared(lines, name, known.contested[name])
         try:
             known.now = replace(before, lines=lines)
             first, anchor = equation.first, equation.anchor
@@ -107,33 +106,3 @@ def _introduces(known: Knowledge, name: str) -> bool:
     name_there = re.compile(rf"(?<![a-zA-Z\\]){re.escape(plain)}(?![a-zA-Z])")
     above = [re.sub(r"[{}]", "", one) for one in shown]
     return not any(name_there.search(one) for one in above)
-
-
-def _redeclared(lines: tuple[Line, ...], name: str, new: Line) -> tuple[Line, ...]:
-    """Return lines with a definition of a name in place of its declaration. Raises
-    `Unreadable` if it uses names that depend on the name."""
-    assert new.left is not None and new.right is not None
-    scope = scope_of(lines)
-    found = scope.resolve(parse(new.left, "moved"))
-    if found is None or any(not token.isalpha() for token in found.indices):
-        raise Unreadable("this is one element", new.left)
-    (expression,) = Analysis(scope).run([new.right])
-    direct = {one.name for one in expression.used if one.kind == "variable"}
-    above = scope.upstream([scope.variables[one] for one in direct])
-    if name in above:
-        raise Unreadable(f"{name} would be defined by itself", new.right)
-    inputs: list[Line] = []
-    first: list[Line] = []
-    rest: list[Line] = []
-    for line in lines:
-        if line.kind in ("given", "constant"):
-            inputs += without(line, scope, name)
-        elif line.kind in INPUTS:
-            inputs.append(line)
-        elif any(defines(scope, line, one) for one in above):
-            first.append(line)
-        else:
-            rest.append(line)
-    changed = (*inputs, *first, new, *rest)
-    scope_of(changed)
-    return changed

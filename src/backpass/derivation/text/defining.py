@@ -51,6 +51,24 @@ def defines(known: Knowledge, head: Part) -> bool:
     return found is None or (found.kind == "loss" and not found.accent)
 
 
+def overloaded(known: Knowledge, head: Part) -> str:
+    """Return a question if the left side of an equation is the value of a function that
+    a display defines for another variable; otherwise ""."""
+    if not is_function(head):
+        return ""
+    name, parameters, _ = head_of(head)
+    for line in known.now.implied & {*known.now.lines}:
+        if line.kind == "function" and line.left is not None:
+            first = head_of(line.left)
+            if first.name == name and first.parameters != parameters:
+                where = known.document.where(known.number_of(line))
+                return (
+                    f"{where} defines {name} as a function of {', '.join(first.parameters)}. Is "
+                    "this another function? If it is, write it with another letter"
+                )
+    return ""
+
+
 def replaces(known: Knowledge, head: Part, part: Part) -> str:
     """Return which built-in meaning of e, I, \\pi, or \\delta an equation replaces by a
     definition; "" if it does not.

@@ -28,6 +28,7 @@ def follow(known: Knowledge, text: Text, source: str, line_number: int) -> None:
     now = known.now
     if word == "restart" and not rest:
         known.now = known.at_start
+        known.restrictions.restart()
     elif word == "loss" and rest:
         _call_loss(known, rest, text.part(source), line_number)
     elif (word, rest) in (("bar", "gradient"), ("dot", "differential")):

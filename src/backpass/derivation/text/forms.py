@@ -25,12 +25,14 @@ from backpass.derivation.equality.comparing import (
 from backpass.derivation.equality.conventions import Square, fit
 from backpass.derivation.language.evaluate import Evaluator
 from backpass.derivation.language.functions import is_function
+from backpass.derivation.language.indices import letter_of
 from backpass.derivation.language.names import Expression, Scope
 from backpass.derivation.language.parse import (
     Loose,
     Misfit,
     Part,
     Unbound,
+    Unfinished,
     Unreadable,
     parse,
     span_of,
@@ -44,6 +46,7 @@ from backpass.derivation.text.einstein import DECLARED, is_letter, sums_over
 from backpass.derivation.text.knowledge import Knowledge
 from backpass.derivation.text.members import Equation, agree, equality
 from backpass.derivation.text.readings import other_reading
+from backpass.derivation.text.single import AsNumbers, differs_as_number
 from backpass.expressions import exact
 
 MENDS = 24  # at most so many changes of one sign are tried
@@ -63,6 +66,25 @@ def ill_formed(
 
     `depth` is the number of readings within which this one is tried.
     """
+    fault = _ill_formed(known, equation, part, error, depth)
+    own = error.part == part and not isinstance(error, Unfinished)
+    if fault is None and equation is not None and own and not depth:
+        is_new = equation.anchor == equation.head and _may_be_new(known, equation.head)
+        sides = (part, equation.first, equation.anchor)
+        is_new |= not known.infers and _has_shape_of_text(known, sides)
+        if not is_new and differs_as_number(known, equation, part):
+            message = f"{error.message}; the sides differ as numbers, too"
+            return AsNumbers(message, error.part, error.position)
+    return fault
+
+
+def _ill_formed(
+    known: Knowledge,
+    equation: Equation | None,
+    part: Part,
+    error: Unreadable,
+    depth: int,
+) -> Unreadable | None:
     sides = (part, equation.first, equation.anchor) if equation else (part,)
     if depth > DEPTH or _has_shape_of_text(known, sides):
         return None
@@ -154,7 +176,7 @@ def _may_be_new(known: Knowledge, side: Part) -> bool:
     )
 
 
-def _differs(known: Knowledge, equation: Equation, part: Part, depth: int) -> bool:
+def differs(known: Knowledge, equation: Equation, part: Part, depth: int) -> bool:
     """Whether a member differs from the last right one in every reading."""
     first, anchor = equation.first, equation.anchor
     try:
@@ -226,7 +248,8 @@ def _of_loose(
     letter = error.letter
     if not known.now.summed and DECLARED.search(known.source):
         return None
-    if not _holds_nowhere(known, equation, part):
+    written = not depth and _writes_sums(known, part)
+    if not _holds_nowhere(known, equation, part, written):
         return None
     message = f"the index {letter} is on this side only"
     if sums := sums_over(parse(part), letter):
@@ -237,14 +260,40 @@ def _of_loose(
                 for a, b in sums
             ),
         )
-        if not _differs(known, equation, summed, depth):
-            return None
+        if not differs(known, equation, summed, depth):
+            if not written:
+                return None
+            message += ": the other sums beside it are written"
     return Unreadable(message, error.part, error.position)
 
 
-def _holds_nowhere(known: Knowledge, equation: Equation, part: Part) -> bool:
+def _writes_sums(known: Knowledge, part: Part) -> bool:
+    """Whether a member has the sign of a sum over a repeated index, and no words of the
+    text leave such signs out."""
+    if known.infers or _LEAVES_OUT.search(known.source):
+        return False
+    return any(
+        sums_over(tree.children[-1], letter)
+        for tree in parse(part).find_data("big")
+        if tree.children[0] == r"\sum"
+        for letter in [*map(letter_of, tokens_of(tree.children[1]))][:1]
+    )
+
+
+_LEAVES_OUT = re.compile(
+    r"\b(?:omit|drop|suppress|skip|leav|without|no|not|implicit|implied|understood)\w*\b"
+    r"[^.\n]{0,60}\bsum|\bsum[^.\n]{0,60}\b(?:omit|drop|suppress|left out|implicit|implied"
+    r"|understood)",
+    re.I,
+)
+
+
+def _holds_nowhere(
+    known: Knowledge, equation: Equation, part: Part, written: bool
+) -> bool:
     """Whether a member with an index of its own differs from the last right one for
-    some values of it, also where a vector is 1 at that index and 0 elsewhere."""
+    some values of it, also where a vector is 1 at that index and 0 elsewhere, and
+    unless sums are `written`, where they are left out."""
     created = evaluators_in(known.now.lines)
     condition, first = equation.beside.condition, equation.first
     try:
@@ -255,7 +304,7 @@ def _holds_nowhere(known: Knowledge, equation: Equation, part: Part) -> bool:
         compare(chain, evaluators)
     except Refused as refused:
         return not _holds_at_a_label(chain, refused) and not (
-            other_reading(known, equation, part, chain)
+            other_reading(known, equation, part, chain, not written)
         )
     except Unreadable:
         pass
@@ -333,7 +382,7 @@ def _of_unbound(
             for side in known.scope.dimensions
         ]
         message = f"the sum over {letter} has no {letter} in it"
-    if not all(_differs(known, equation, one, depth) for one in readings):
+    if not all(differs(known, equation, one, depth) for one in readings):
         return None
     return Unreadable(message, error.part, error.position)
 

@@ -40,10 +40,8 @@ def other_partials(known: Knowledge, chain: Chain) -> str:
     """Return why a partial derivative is ambiguous, if the members are equal when it
     holds other names constant, or goes through them although the text says that it
     does not; otherwise ""."""
-    if known.now.total:
-        return ""
     scope = known.scope
-    for held, names in _choices(known, chain, scope.direct):
+    for held, names in choices_of_held(known, chain):
         hold = partial(Holding, holding=frozenset(map(id, held)), names=names)
         try:
             compare(chain, evaluators_of(Evaluators(scope, hold), chain))
@@ -78,9 +76,12 @@ def _listed(names: frozenset[str]) -> str:
     return f" ({', '.join(sorted(names))})" if names else ""
 
 
-def _choices(known: Knowledge, chain: Chain, direct: bool) -> Iterator[Choice]:
+def choices_of_held(known: Knowledge, chain: Chain) -> Iterator[Choice]:
     """Yield which partial derivatives hold other names constant, and which names; no
     names if it is all those of the definition."""
+    direct = known.scope.direct
+    if known.now.total:
+        return
     partials = [
         tree
         for expression in chain.expressions

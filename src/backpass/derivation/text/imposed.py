@@ -112,6 +112,20 @@ def is_result(source: str, above: Sequence[Text], members: Sequence[Text]) -> bo
     )
 
 
+_DEFINING = re.compile(
+    r":\s*=|\\(?:coloneqq?|triangleq|equiv)(?![a-zA-Z])"
+    r"|\{\s*(?:\\(?:text|mathrm)[a-z]*\s*\{)?\s*(?:def|\\(?:Delta|triangle))\W"
+)
+
+
+def is_signed(source: str, members: Sequence[Text]) -> bool:
+    """Whether the sign behind the first member says that it is defined."""
+    if len(members) < 2 or not all(one.origins for one in members[:2]):
+        return False
+    start, end = members[0].origins[-1] + 1, members[1].origins[0]
+    return _DEFINING.search(source[start:end]) is not None
+
+
 @dataclass
 class Imposed:
     """Whether the sentence before a display imposes an equation, or may do so, whether

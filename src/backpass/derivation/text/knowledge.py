@@ -19,6 +19,7 @@ from backpass.derivation.text.imposed import ZERO, Imposed, paragraph_above
 from backpass.derivation.text.losses import arguments_of_loss
 from backpass.derivation.text.notation import Notation
 from backpass.derivation.text.passages import Text
+from backpass.derivation.text.restrictions import Restrictions
 from backpass.derivation.text.rewriting import MEMBERSHIP
 from backpass.derivation.text.rewriting import rewritten as in_notation
 from backpass.derivation.text.verdict import Basis
@@ -75,6 +76,8 @@ class Knowledge:
         self.condition: Text | None = None  # of the next display
         self.infers = False  # whether undeclared names have a meaning, too
         self.short = False  # whether to leave out why a line is wrong
+        # Whether all equations above in the display hold everywhere.
+        self.follows_from_identities = False
         # The headings around a place, each with what was known before it.
         # What the sentence before the display imposes; also of the displays above.
         self.imposed = Imposed()
@@ -96,6 +99,7 @@ class Knowledge:
         self.shown: list[tuple[Part, Part]] = []
         # Declared names that an equation may define, each with this definition.
         self.contested: dict[str, Line] = {}
+        self.restrictions = Restrictions(document)
         # Texts in the notation of derivations, as long as nothing more is known.
         self._rewritten: tuple[Known, dict[tuple[Text, str], Text]] = (self.now, {})
 

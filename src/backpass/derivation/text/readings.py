@@ -37,10 +37,11 @@ from backpass.derivation.text.sums import reaching_further
 
 
 def other_reading(
-    known: Knowledge, equation: Equation, part: Part, chain: Chain
+    known: Knowledge, equation: Equation, part: Part, chain: Chain, summed: bool = True
 ) -> str:
     """Return what to ask or to say if a member that differs from the last right one may
-    equal it in another reading; otherwise ""."""
+    equal it in another reading; otherwise "". `summed` says whether sums may be left
+    out."""
     return (
         _summed_twice(chain)
         or _for_each(known, equation, part)
@@ -50,7 +51,7 @@ def other_reading(
         or _of_unread_loss(known, chain)
         or other_partials(known, chain)
         or through_equalities(known, equation, part, chain)
-        or implied_sum(known, equation, part)
+        or (summed and implied_sum(known, equation, part))
         or _at_a_point(chain)
         or _grouped(known, equation, part)
         or _other_layout(known, equation, part)
@@ -164,6 +165,12 @@ def _with_double_sums(part: Part) -> Part:
     for at, sign in sorted(found, reverse=True):
         text = text[:at] + sign + text[at:]
     return replace(part, text=text) if found else part
+
+
+def not_single(known: Knowledge, chain: Chain) -> str:
+    """Return another reading of members that is left where every dimension has length
+    1; "" if there is none."""
+    return _of_unread_loss(known, chain) or _at_a_point(chain)
 
 
 def _of_unread_loss(known: Knowledge, chain: Chain) -> str:

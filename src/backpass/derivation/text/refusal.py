@@ -19,6 +19,7 @@ from backpass.derivation.equality.comparing import (
 from backpass.derivation.language.functions import head_of, is_function, moment
 from backpass.derivation.language.names import BUILT_IN
 from backpass.derivation.language.parse import Part, Unreadable, parse
+from backpass.derivation.text.assumed import with_assumptions
 from backpass.derivation.text.beside import Beside
 from backpass.derivation.text.contested import contest, doubted
 from backpass.derivation.text.imposed import HINT, ZERO
@@ -26,6 +27,7 @@ from backpass.derivation.text.knowledge import Knowledge
 from backpass.derivation.text.members import Equation, agree
 from backpass.derivation.text.passages import Text
 from backpass.derivation.text.readings import other_reading
+from backpass.derivation.text.single import certainty
 from backpass.derivation.text.stated import Hint, asked, of_indices, of_signs, of_sum
 from backpass.derivation.text.verdict import Counterexample, Verdict, unread, verdict_on
 
@@ -58,6 +60,9 @@ def refusal(
         return unread(document, member, message, line)
     if verdict := doubted(known, equation, member, part, refused.chain):
         return verdict
+    used = known.used(refused.chain.expressions)
+    if verdict := with_assumptions(known, equation, member, part, used):
+        return verdict
     hint = Hint()
     message = other_reading(known, equation, part, refused.chain)
     message = message or _restricted_below(known, equation, part, below)
@@ -65,7 +70,7 @@ def refusal(
         hint = _hint(refused)
         message = asked(known, hint, part)
     if message:
-        differs = known.used(refused.chain.expressions).isdisjoint(known.inferred_names)
+        differs = used.isdisjoint(known.inferred_names)
         return replace(unread(document, member, message, line), differs=differs)
     where, expected, found = counterexample(refused.mistake, refused.evaluator)
     basis = known.basis(refused.chain.expressions, (refused.evaluator.sizes,), 0)
@@ -77,7 +82,12 @@ def refusal(
     if not words and to_left:
         words = _usual_meaning(known, anchor)
     verdict = verdict_on(document, "refused", member, line, words, basis, example)
-    return replace(verdict, compared=" ".join(anchor.text.split()), to_left=to_left)
+    return replace(
+        verdict,
+        compared=" ".join(anchor.text.split()),
+        to_left=to_left,
+        certain=certainty(known, equation, part, refused.chain),
+    )
 
 
 def _restricted_below(

@@ -28,7 +28,7 @@ from backpass.derivation.text.members import Equation, agree, equality
 TRIES = 40  # the most choices of equalities that are tried
 _DERIVATIVES = (*HOLDING, "nabla", "jacobian", "slope", "second_slope")
 Lines = tuple[Line, ...]
-INPUTS = ("given", "constant", "range", "random")
+_INPUTS = ("given", "constant", "range", "random")
 
 
 def through_equalities(
@@ -164,7 +164,7 @@ def redefined(lines: Lines, name: str, new: Line) -> Lines:
     moved = [
         line
         for line in below
-        if line.kind in INPUTS or any(defines(scope, line, one) for one in above)
+        if line.kind in _INPUTS or any(defines(scope, line, one) for one in above)
     ]
     rest = [line for line in below if line not in moved]
     found = (*lines[:at], *moved, new, *rest)
@@ -180,23 +180,58 @@ def _inverted(
     by = _that_use(scope, name, direct)
     if len(by) != 1:
         raise Unreadable(f"{name} is declared", new.right)
-    inputs: list[Line] = []
-    for line in lines:
-        if line.kind in ("given", "constant"):
-            inputs += without(line, scope, name)
-        elif line.kind in INPUTS:
-            inputs.append(line)
-    rest = [
-        line
-        for line in lines
-        if line.kind not in INPUTS and not defines(scope, line, by[0])
-    ]
+    inputs, others = _split(lines, scope, name)
+    rest = [line for line in others if not defines(scope, line, by[0])]
     found = (*inputs, _declared(scope, "given", by[0]), new, *rest)
     scope_of(found)
     return found
 
 
-def without(line: Line, scope: Scope, name: str) -> list[Line]:
+def redeclared(lines: Lines, name: str, new: Line) -> Lines:
+    """Return lines with a definition of a name in place of its declaration. Raises
+    `Unreadable` if it uses names that depend on the name."""
+    assert new.left is not None and new.right is not None
+    scope = scope_of(lines)
+    found = scope.resolve(parse(new.left, "moved"))
+    if found is None or any(not token.isalpha() for token in found.indices):
+        raise Unreadable("this is one element", new.left)
+    (expression,) = Analysis(scope).run([new.right])
+    direct = {one.name for one in expression.used if one.kind == "variable"}
+    above = scope.upstream([scope.variables[one] for one in direct])
+    if name in above:
+        raise Unreadable(f"{name} would be defined by itself", new.right)
+    inputs, others = _split(lines, scope, name)
+    first = [one for one in others if any(defines(scope, one, n) for n in above)]
+    rest = [one for one in others if one not in first]
+    changed = (*inputs, *first, new, *rest)
+    scope_of(changed)
+    return changed
+
+
+def with_value(lines: Lines, new: Line) -> Lines:
+    """Return lines in which a name without a definition has one. Raises
+    `Unreadable`."""
+    assert new.left is not None
+    found = scope_of(lines).resolve(parse(new.left, "moved"))
+    if found is not None and found.kind == "variable" and not found.accent:
+        return redeclared(lines, found.name, new)
+    scope_of((*lines, new))
+    return (*lines, new)
+
+
+def _split(lines: Lines, scope: Scope, name: str) -> tuple[list[Line], list[Line]]:
+    """Return the declarations in lines, without that of a name, and the other lines."""
+    inputs: list[Line] = []
+    others: list[Line] = []
+    for line in lines:
+        if line.kind in ("given", "constant"):
+            inputs += _without(line, scope, name)
+        else:
+            (inputs if line.kind in _INPUTS else others).append(line)
+    return inputs, others
+
+
+def _without(line: Line, scope: Scope, name: str) -> list[Line]:
     """Return a declaration without one of its names."""
     assert line.right is not None
     names = [

@@ -16,7 +16,7 @@ _RELATION = r"(?:\\neq?|≠|\\not\s*=|!=|=|\\eq)"
 _PAIR = re.compile(
     rf"(?<![a-zA-Z\\])([a-zA-Z])\s*({_RELATION})\s*([a-zA-Z])(?![a-zA-Z])"
 )
-_SUMS_TO_ONE = re.compile(
+SUMS_TO_ONE = re.compile(
     r"\bone[- ]hot\b|\bsums? (?:up )?to (?:one|1|\$1\$)|\b1-of-\$?K|\bprobabilit(?:y|ies)\b"
     r"|\bdistribution\b|\bindicator vector|\b(?:is|are) normali[sz]ed\b",
     re.I,
@@ -39,7 +39,7 @@ def of_sum(name: str) -> Hint:
     equation = rf"\sum_i {name}_i = 1"
     declared = f"declare constant {name} and say: assume {equation}"
     words = f"it holds if {equation}; if that is meant, {declared}"
-    return Hint(words, equation, declared, _SUMS_TO_ONE)
+    return Hint(words, equation, declared, SUMS_TO_ONE)
 
 
 def of_signs() -> Hint:

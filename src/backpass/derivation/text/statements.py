@@ -35,8 +35,9 @@ class Statement:
 
     `fault` says why the display cannot be split with certainty, or is empty.
     `conditional` says whether it is a premise, or a conclusion that may need one, and
-    `introduced` whether it is in a clause of the statement above, after "where";
-    `clause` is that clause. `relation` is a sign other than =, whose two sides are not
+    `concludes` whether it stands behind the last arrow of its row. `introduced` says
+    whether it is in a clause of the statement above, after "where"; `clause` is that
+    clause. `relation` is a sign other than =, whose two sides are not
     compared; `sides` are these. `conditions` are those under which each member is equal
     to the first.
     """
@@ -45,6 +46,7 @@ class Statement:
     beside: tuple[Text, ...] = ()
     fault: str = ""
     conditional: bool = False
+    concludes: bool = False
     introduced: bool = False
     clause: Text | None = None
     relation: str = ""
@@ -108,17 +110,21 @@ def statements(
     for joined in _logical_rows(display):
         row = _in_one_form(joined.text + joined.reason)
         if IMPLIES.match(row.characters):
-            found[above:] = [replace(one, conditional=True) for one in found[above:]]
+            found[above:] = map(_as_premise, found[above:])
         above = len(found)
         if row.characters.strip():
             found += _of_row(row, joined, bool(found), brackets)
         if joined.because:  # the rows may hold only for this reason
-            found[above:] = [replace(one, conditional=True) for one in found[above:]]
+            found[above:] = map(_as_premise, found[above:])
         for reason in map(_in_one_form, joined.because):
             plain = _Row(reason, Text("", ()))
             more = _of_row(reason, plain, True, brackets)
-            found += [replace(one, conditional=True) for one in more]
+            found += map(_as_premise, more)
     return found
+
+
+def _as_premise(statement: Statement) -> Statement:
+    return replace(statement, conditional=True, concludes=False)
 
 
 def _in_one_form(row: Text) -> Text:
@@ -170,10 +176,11 @@ def _of_row(
     for equation in equations:
         clause = behind.get(equation)
         introduced = introduced or (clause is not None and follows)
-        conditional = IMPLIES.search(row.characters) is not None
+        arrows = [match.start() for match in IMPLIES.finditer(row.characters)]
+        concludes = bool(arrows) and equation.origins[0] > row.origins[arrows[-1]]
         if beside and equation is not equations[-1]:
             fault = "does what stands beside another equation hold for this one?"
-        one = Statement((), beside, fault, conditional, introduced, clause)
+        one = Statement((), beside, fault, bool(arrows), concludes, introduced, clause)
         links = chain(equation, brackets)
         if name := _NAMED_AT_END.search(links[-1].whole.characters):
             # a = b =: c defines c as b.

@@ -50,8 +50,10 @@ class Verdict:
     has no value. `against` is the line with which it was compared, and `compared` the
     side there, which is the left one if `to_left`. `inferred` says in words what it
     takes from the text without a declaration, and `waits` are the names that an unread
-    line needs. `differs` says whether an unread line is wrong if its names are meant as
-    declared and nothing else restricts it.
+    line needs. `certain` says why no other shape or layout of inferred names makes a
+    line right: "numbers" if it is wrong where all lengths are 1, "indices" if its
+    arrays have all their indices. `differs` says whether an unread line is wrong if its
+    names are meant as declared and nothing else restricts it.
     """
 
     kind: str
@@ -68,6 +70,7 @@ class Verdict:
     inferred: tuple[str, ...] = ()
     waits: tuple[str, ...] = ()
     differs: bool = False
+    certain: str = ""
 
 
 def verdict_on(

@@ -138,7 +138,7 @@ class Visitor(Interpreter):
                 self.reject_unsized(side)
         raise Misfit(message, self.part, span_of(where)[0])
 
-    def not_a_number(self, message: str, where: Tree | Token) -> NoReturn:
+    def not_a_number(self, message: str, where: Tree | Token) -> None:
         raise NotANumber(message, self.part, span_of(where)[0])
 
     def unbound(

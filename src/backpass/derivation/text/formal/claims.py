@@ -10,7 +10,10 @@ from backpass.derivation.text.formal.layers import is_loss
 from backpass.derivation.text.formal.meanings import Meanings
 from backpass.derivation.text.formal.slopes import base, names
 from backpass.derivation.text.formal.trees import Node
+from backpass.derivation.text.verdict import Verdict
 
+DIFFERS = re.compile("it is not equal|it does not hold")
+_BLAMED = ("refused", "ill-formed", "follows")
 _ACCENT = re.compile(r"\\(?:bar|overline|dot)\{")
 
 
@@ -62,3 +65,25 @@ def has_names_of(first: Node, second: Node) -> bool:
     if any(node.kind == "slope" for tree in (first, second) for node in tree.walk()):
         return False
     return names(second) <= names(first)
+
+
+def holds_above(verdict: Verdict, number: int, a: Node, b: Node, imposed: bool) -> bool:
+    """Whether an equation is right, or imposed, or one to be solved: it then has names
+    of its own on both sides, and is not a step of a calculation."""
+    if verdict.kind != "not readable":
+        return verdict.kind not in _BLAMED
+    if imposed:
+        return True
+    is_step = number > 0 or has_names_of(a, b) or has_names_of(b, a)
+    return may_stand(verdict) and not is_step
+
+
+def is_next(a: Node, b: Node) -> bool:
+    """Whether an equation may give a name its next value, as in w = w - g."""
+    return a.kind == "name" and base(a) in names(b)
+
+
+def may_stand(verdict: Verdict) -> bool:
+    """Whether a line may be right, as far as is known."""
+    is_blamed = verdict.kind in _BLAMED or verdict.differs
+    return not is_blamed and not DIFFERS.search(verdict.message)

@@ -16,11 +16,15 @@ from itertools import pairwise
 from backpass.derivation.text.formal.algebra import is_ordered
 from backpass.derivation.text.formal.chains import steps
 from backpass.derivation.text.formal.claims import (
+    DIFFERS,
     has_names_of,
+    holds_above,
     is_aim,
     is_derived,
+    is_next,
     is_update,
     losses_in,
+    may_stand,
 )
 from backpass.derivation.text.formal.declared import Declared, of_comments
 from backpass.derivation.text.formal.following import follows
@@ -37,7 +41,7 @@ from backpass.derivation.text.formal.reads import displayed, in_prose
 from backpass.derivation.text.formal.rewrites import with_integrals, with_whole_sums
 from backpass.derivation.text.formal.rounding import is_rounded
 from backpass.derivation.text.formal.routes import name_of
-from backpass.derivation.text.formal.slopes import Calculus, base, names
+from backpass.derivation.text.formal.slopes import Calculus
 from backpass.derivation.text.formal.spelled import GRADIENT, spelled
 from backpass.derivation.text.formal.trees import Node, Unclear
 from backpass.derivation.text.knowledge import Knowledge
@@ -52,7 +56,6 @@ _CLAIMS = re.compile(
     r"[=<>]|\\(?:[a-zA-Z]*(?:eq|leqslant|geqslant|[aA]rrow)|n?(?:approx|sim|cong)|[lg]e|[lg]g"
     r"|propto|iff|implies|to|mapsto|notin|subset|supset|prec|succ|equiv)(?![a-zA-Z])"
 )
-_DIFFERS = re.compile("it is not equal|it does not hold")
 _CLAIMED = (
     "the side before it, in which a name is not declared, defines the left side: declare "
     "its names"
@@ -63,7 +66,6 @@ _IF = re.compile(
     r"\b(?:if|when\w*|unless|whether|suppose|assum\w+|until|while)\b", re.I
 )
 _FAR = 24  # equations above a conclusion
-_BLAMED = ("refused", "ill-formed", "follows")
 # Words, and not the name of a function; and words that state something.
 _WORD_GROUP = re.compile(
     r"\\(?:text(?:rm|bf|it|normal)?|mbox|q?quad)(?![a-zA-Z])"
@@ -109,6 +111,7 @@ class Formal:
         self._prepare()
         if (read := self._of.get(members)) is None:
             return found
+        read.held = members in self.known.restrictions.held
         read, above = self._continued(members, read)
         if not self._fits(read):
             self._note(statement, found)
@@ -126,7 +129,7 @@ class Formal:
             if verdict.differs and self._declared:
                 continue
             made = None
-            if not _DIFFERS.search(verdict.message):
+            if not DIFFERS.search(verdict.message):
                 made = self._defined(statement, read, number) or self._compared(
                     read, verdicts, number
                 )
@@ -301,7 +304,13 @@ class Formal:
         """Return a definition, if a statement begins with one."""
         imposed = self.known.imposed
         left, right = read.trees[:2]
-        if number or not read.certain or imposed.follows or imposed.by_sentence:
+        if (
+            number
+            or read.held
+            or not read.certain
+            or imposed.follows
+            or imposed.by_sentence
+        ):
             return None
         if read.defines is None:
             return self._named_last(read)
@@ -340,7 +349,7 @@ class Formal:
         is_right = [one.kind in ("equal", "definition") for one in verdicts[:number]]
         for at in range(number, -1, -1):
             other = read.trees[at]
-            if other is None or (at and not _may_stand(verdicts[at - 1])):
+            if other is None or (at and not may_stand(verdicts[at - 1])):
                 continue
             if at and not is_right[at - 1] and any(is_right):
                 shown = max(k for k, right in enumerate(is_right) if right)
@@ -482,7 +491,8 @@ class Formal:
 
     def _words(self, calculus: Calculus, read: Read) -> tuple[str, ...]:
         assert self._meanings is not None
-        words = ["names are numbers"]
+        are_declared = self._meanings.has_only_numbers(read)
+        words = [] if are_declared else ["names are numbers"]
         if calculus.ordered:
             words = ["products keep their order"]
             if calculus.columns:
@@ -502,7 +512,9 @@ class Formal:
         ]
         words += [
             f"{of} depends on {by} only through {one}"
-            for of, by, one in sorted(calculus.outputs)
+            for of, by, one in sorted(
+                (*map(name_of, nodes),) for nodes in calculus.outputs
+            )
         ]
         return tuple(words)
 
@@ -554,20 +566,21 @@ class Formal:
     def _note_waiting(self) -> None:
         for members, found, is_imposed in self._waiting:
             if (read := self._of.get(members)) is not None:
+                read.held = members in self.known.restrictions.held
                 self._note_read(read, found, is_imposed)
         self._waiting = []
 
     def _note_read(self, read: Read, verdicts: list[Verdict], imposed: bool) -> None:
         assert self._meanings is not None
-        if not self._fits(read):
+        if read.held or not self._fits(read):
             return
         for number, verdict in enumerate(verdicts if read.stands else ()):
             a, b = read.trees[number], read.trees[number + 1]
             if (
                 a is not None
                 and b is not None
-                and _holds(verdict, number, a, b, imposed)
-                and not _is_next(a, b)
+                and holds_above(verdict, number, a, b, imposed)
+                and not is_next(a, b)
             ):
                 self._above.append((read, (a, b)))
         if read.trees[0] is None or read.trees[0].kind != "slope":
@@ -575,25 +588,3 @@ class Formal:
         for verdict, tree in zip(verdicts, read.trees[1:], strict=True):
             if verdict.kind == "equal" and tree is not None:
                 self._meanings.add_fact(read.trees[0], tree)
-
-
-def _holds(verdict: Verdict, number: int, a: Node, b: Node, imposed: bool) -> bool:
-    """Whether an equation is right, or imposed, or one to be solved: it then has names
-    of its own on both sides, and is not a step of a calculation."""
-    if verdict.kind != "not readable":
-        return verdict.kind not in _BLAMED
-    if imposed:
-        return True
-    is_step = number > 0 or has_names_of(a, b) or has_names_of(b, a)
-    return _may_stand(verdict) and not is_step
-
-
-def _is_next(a: Node, b: Node) -> bool:
-    """Whether an equation may give a name its next value, as in w = w - g."""
-    return a.kind == "name" and base(a) in names(b)
-
-
-def _may_stand(verdict: Verdict) -> bool:
-    """Whether a line may be right, as far as is known."""
-    is_blamed = verdict.kind in _BLAMED or verdict.differs
-    return not is_blamed and not _DIFFERS.search(verdict.message)

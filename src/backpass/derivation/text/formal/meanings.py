@@ -48,6 +48,7 @@ class Read:
     begins: int = 0  # where its display begins in the source
     signed: bool = False  # whether its sign does, as := does
     defines: Key | None = None
+    held: bool = False  # whether it may be a solution of equations above it
 
 
 class Meanings:
@@ -226,7 +227,9 @@ class Meanings:
                 return beside[0] if beside[0].usable and beside[0].trees[1] else None
             heads = mine or heads
         first = heads[0] if heads else None
-        if first is None or first.defines is None or first is place or not first.usable:
+        if first is None or first.defines is None or first is place:
+            return None
+        if first.held or not first.usable:
             return None
         if any(one.section != first.section for one in heads[1:]):
             return None
@@ -351,6 +354,14 @@ class Meanings:
                 found[value] = None
                 waiting += value.walk()
         return [*found]
+
+    def has_only_numbers(self, read: Read) -> bool:
+        """Whether all names of an equation, and of the definitions that it may use, are
+        declared as numbers."""
+        trees = [tree for tree in read.trees if tree is not None]
+        trees += self.reached(trees, read)
+        nodes = [node for tree in trees for node in tree.walk() if node.kind == "name"]
+        return bool(nodes) and all(node.counts for node in nodes)
 
     def only_through(self, of: Node, by: Node, paths: list[list[Node]]) -> bool:
         """Whether the text's equations let a name depend on another only through

@@ -9,21 +9,17 @@ from backpass.derivation.text.contents import Heading
 from backpass.derivation.text.displays import Display
 from backpass.derivation.text.formal.meanings import Read
 from backpass.derivation.text.imposed import (
+    is_signed,
     only_defines,
     only_introduces,
     paragraph_above,
 )
 from backpass.derivation.text.knowledge import Knowledge
-from backpass.derivation.text.passages import Text
 from backpass.derivation.text.relations import declares
 from backpass.derivation.text.sight.prose import Prose
 from backpass.derivation.text.statements import statements
 
 _ONLY_WORDS = re.compile(r"\s*\\(?:text[a-z]*|mbox|mathrm)\s*\{[^{}$=]*\}[\s.,;]*")
-_DEFINING = re.compile(
-    r":\s*=|\\(?:coloneqq?|triangleq|equiv)(?![a-zA-Z])"
-    r"|\{\s*(?:\\(?:text|mathrm)[a-z]*\s*\{)?\s*(?:def|\\(?:Delta|triangle))\W"
-)
 # A range of indices, with or without words.
 _RANGE = re.compile(
     r"(?:\\text[a-z]*\s*\{[^{}$=]*\}|\\forall|\\(?:quad|qquad|[,;: ])|[\s(),.~]"
@@ -69,18 +65,10 @@ def displayed(known: Knowledge) -> list[Read]:
                     introduced,
                     called,
                     item.start,
-                    _is_signed(known, one.members),
+                    is_signed(known.source, one.members),
                 )
             )
     return found
-
-
-def _is_signed(known: Knowledge, members: tuple[Text, ...]) -> bool:
-    """Whether the sign behind the first member says that it is defined."""
-    if len(members) < 2 or not all(one.origins for one in members[:2]):
-        return False
-    start, end = members[0].origins[-1] + 1, members[1].origins[0]
-    return _DEFINING.search(known.source[start:end]) is not None
 
 
 def in_prose(known: Knowledge, prose: Prose) -> list[Read]:

@@ -78,7 +78,7 @@ class Calculus(Algebra):
         self.meaning, self.expand, self.through = meaning, expand, through
         self.used: dict[str, Node] = {}  # names that were expanded
         self.inputs: set[str] = set()  # names of which a derivative is 0
-        self.outputs: set[tuple[str, str, str]] = set()
+        self.outputs: set[tuple[Node, Node, Node]] = set()
         self.facts: list[Node] = []
         self.shaped = False  # whether a gradient by an array has its shape
         self._depth = 0
@@ -183,7 +183,7 @@ class Calculus(Algebra):
             except Unclear:
                 self._depth -= 1
                 return None
-            self.outputs.add((loss.value, by.value, one.value))
+            self.outputs.add((loss, by, one))
             found = self.added(found, self.form(node))
         self._depth -= 1
         return found
@@ -309,7 +309,7 @@ class Calculus(Algebra):
             return None
         terms = []
         for one in users:
-            self.outputs.add((of.value, by.value, one.value))
+            self.outputs.add((of, by, one))
             self._depth += 1
             if self._depth > _DEPTH:
                 raise Unclear("definitions that go round")

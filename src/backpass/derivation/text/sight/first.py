@@ -31,10 +31,15 @@ from backpass.derivation.text.sight.ruling import (
     RIGHT,
     WAITS,
     Reasons,
+    beyond_loss,
     differentiated,
     differentiates_by,
+    doubts,
     held_apart,
+    is_claim,
+    is_sure,
     may_be_read,
+    names_of,
     recurs,
     score,
     waiting,
@@ -458,6 +463,7 @@ class Sight(Needs):
             if (name, line) in self._carried and line < verdict.line
         ]
         words = (
+            *verdict.inferred,
             *(self._source(name).reason(name) for name in used),
             *(
                 f"{n} is defined below, in {self.known.document.where(k)}"
@@ -469,9 +475,7 @@ class Sight(Needs):
             ),
             *reasons.others,
         )
-        if not words:
-            return verdict
-        if verdict.kind == "definition":
+        if not words or verdict.kind == "definition":
             return replace(verdict, inferred=words)
         derives = own is not None and own.derives
         heads = {read.head for read in inference.reads if read is not own}
@@ -495,23 +499,15 @@ class Sight(Needs):
                 return waiting(verdict, why, tuple(bound))
             return replace(verdict, inferred=words)
         if verdict.kind == "ill-formed" and own is not None:
-            others = (
-                below
-                + carried
-                + [
-                    one
-                    for one in reasons.others
-                    if one != f"{reasons.loss} is the loss"
-                ]
-            )
+            others = [*below, *carried, *beyond_loss(reasons)]
             if (
                 not others
                 and reasons.loss not in heads
                 and all(self._is_stated_beside(name, own) for name in used)
             ):
                 return replace(verdict, inferred=words)
-        if verdict.kind == "refused" and not (
-            reasons.others or bound or below or carried
+        if (verdict.kind == "refused" or verdict.certain) and not (
+            doubts(reasons, verdict) or bound or below or carried
         ):
             if self._may_be_refused(own, used, verdict):
                 return replace(verdict, inferred=words)
@@ -579,11 +575,10 @@ class Sight(Needs):
         inference = self._inference
         return (
             own is not None
-            and not verdict.message
-            and (own.derives or not verdict.to_left)
+            and is_claim(own, verdict)
+            and self._contested.isdisjoint(names_of(own, verdict))
             and all(
-                self._source(name).found[name].strength in ("stated", "index")
-                for name in used
+                is_sure(self._source(name).found.get(name), verdict) for name in used
             )
             and not inference.prose.restricting
             and not (

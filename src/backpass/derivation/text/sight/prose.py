@@ -90,6 +90,7 @@ class Prose:
 
     stated: tuple[Stated, ...]
     equations: tuple[Text, ...]
+    supposed: tuple[Text, ...]  # equations that hold in one case only
     dependent: frozenset[str]
     derived: frozenset[str]  # those that words such as "output" stand beside
     restricting: bool
@@ -105,15 +106,17 @@ def prose_of(document: Document) -> Prose:
     origins = document.expanded.origins
     formulas = [*_INLINE.finditer(text)]
     equations: list[Text] = []
+    supposed: list[Text] = []
     for match in formulas:
         inside = match[match.lastgroup or 0]
         line = document.line(origins[match.start()])
         stated += memberships(inside, line)
         dependent.update(_heads(inside))
-        if "=" in inside and not _SUPPOSED.search(
-            text, max(match.start() - 40, 0), match.start()
-        ):
-            equations.append(
+        if "=" in inside:
+            is_supposed = _SUPPOSED.search(
+                text, max(match.start() - 40, 0), match.start()
+            )
+            (supposed if is_supposed else equations).append(
                 document.expanded[slice(*match.span(match.lastgroup or 0))]
             )
     for pattern in (_BEFORE, _AFTER):
@@ -134,6 +137,7 @@ def prose_of(document: Document) -> Prose:
     return Prose(
         tuple(stated),
         tuple(equations),
+        tuple(supposed),
         frozenset(dependent | derived),
         frozenset(derived),
         bool(_RESTRICTING.search(words)),

@@ -9,6 +9,7 @@ from backpass.derivation.language.names import Scope
 from backpass.derivation.text.certainty import DERIVATIVES
 from backpass.derivation.text.sight.inference import Read
 from backpass.derivation.text.sight.names import names_in
+from backpass.derivation.text.sight.sides import Found
 from backpass.derivation.text.statements import Statement
 from backpass.derivation.text.verdict import Verdict
 
@@ -116,6 +117,42 @@ def waiting(verdict: Verdict, why: str, names: tuple[str, ...]) -> Verdict:
         to_left=False,
         waits=names,
     )
+
+
+def beyond_loss(reasons: Reasons) -> list[str]:
+    """Return what is inferred besides names and the loss, in words."""
+    return [one for one in reasons.others if one != f"{reasons.loss} is the loss"]
+
+
+def doubts(reasons: Reasons, verdict: Verdict) -> list[str]:
+    """Return what is inferred besides names and may make a line wrong that is right
+    without it."""
+    if verdict.certain == "numbers":
+        return []
+    return [one for one in reasons.others if " is an element of " not in one]
+
+
+def is_sure(found: Found | None, verdict: Verdict) -> bool:
+    """Whether another shape of a name does not make a line right. A function without a
+    definition has none, and may be one for which the line holds."""
+    if found is None:
+        return False
+    is_number = verdict.certain == "indices" and found.rank == 0
+    is_shown = found.strength in ("stated", "index")
+    return is_shown or is_number or verdict.certain == "numbers"
+
+
+def is_claim(own: Read, verdict: Verdict) -> bool:
+    """Whether a wrong line is a claim, and no condition makes it right."""
+    if verdict.kind == "ill-formed":
+        return own.derives
+    return not verdict.message and (own.derives or not verdict.to_left)
+
+
+def names_of(own: Read, verdict: Verdict) -> set[str]:
+    """Return the names that a line and its definitions use."""
+    used = verdict.basis.definitions if verdict.basis else ()
+    return {*own.names, *(name for name, _ in used)}
 
 
 def is_turned(message: str) -> bool:
