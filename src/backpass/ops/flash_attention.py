@@ -270,8 +270,7 @@ def _attended(
             rescale = xp.exp(top - bounded_below(new_top))
             total, y = total * rescale, None if y is None else y * rescale
         top = new_top
-        p -= bounded_below(top)
-        p = exp_in_place(p)
+        p = exp_in_place(p - bounded_below(top))
         total = plus(total, xp.sum(p, axis=-1, keepdims=True))
         kept = _dropped(p, _mask_of(p, given, rows, columns))
         y = add_product(y, kept, v[:, columns, :])
