@@ -30,8 +30,8 @@ from backpass.derivation.language.parse import (
     parse,
 )
 from backpass.derivation.text.beside import Beside, besides_of, doubt_of
-from backpass.derivation.text.clauses import with_definitions_below
-from backpass.derivation.text.contents import Comment, Document, Heading
+from backpass.derivation.text.clauses import on_aside, with_definitions_below
+from backpass.derivation.text.contents import Aside, Comment, Document, Heading
 from backpass.derivation.text.contested import contest, is_input
 from backpass.derivation.text.defining import (
     declared,
@@ -146,6 +146,8 @@ def _judge(
             known.enter(item)
         elif isinstance(item, Comment):
             verdicts += _on_comment(known, item)
+        elif isinstance(item, Aside):
+            verdicts += on_aside(known, item)
         elif below:
             verdicts, below = verdicts + below, []
         else:
