@@ -172,9 +172,7 @@ _FUNCTION = re.compile(
     r"(?<![_^])(?<![_^]\{)\\(?:operatorname\*?|text(?:rm|normal)?|mathrm|mathop)"
     r"\s*\{\s*(?:\\rm\s+)?([tT]r|diag|det)\s*\}(?!\s*[_}])"
 )
-_REALS = re.compile(
-    r"(\\in\s*)(?:\\(?:R|RR|Reals|reals)(?![a-zA-Z])|R(?=\s*\^))"
-)
+_REALS = re.compile(r"(\\in\s*)(?:\\(?:R|RR|Reals|reals)(?![a-zA-Z])|R(?=\s*\^))")
 # A bold accented letter prints as the accented bold one.
 _BOLD_ACCENT = re.compile(
     r"\\(mathbf|boldsymbol|bm)\s*\{\s*\\(hat|bar|tilde|dot|widehat|widetilde|overline)\s*"

@@ -1,4 +1,4 @@
-"""Displays within sentences that state a condition: “if $$a = b$$”, “solving $$A x = b$$”.
+"""Displays within sentences that state a condition, such as “if $$a = b$$”.
 
 Such a display claims nothing. Where a sentence begins with a condition, its equations
 may hold only under this one, so they define no name.

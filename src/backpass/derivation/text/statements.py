@@ -153,9 +153,7 @@ def _of_row(
         piece
         for piece in pieces
         if _is_equation(piece) or (piece is pieces[0] and _leads(pieces))
-    ] or [
-        piece for piece in pieces[:1] if len(piece.split("=")) > 1
-    ]
+    ] or [piece for piece in pieces[:1] if len(piece.split("=")) > 1]
     beside = tuple(
         piece
         for piece in pieces
