@@ -577,6 +577,7 @@ class Sight(Needs):
             own is not None
             and is_claim(own, verdict)
             and self._contested.isdisjoint(names_of(own, verdict))
+            and all(name in self._source(name).found for name in used)
             and all(is_sure(self._source(name).found[name], verdict) for name in used)
             and not inference.prose.restricting
             and not (
