@@ -1,11 +1,14 @@
 """An author who declares more gets more lines judged: a true declaration lowers the number of judged lines nowhere."""
 
+from dataclasses import replace
 from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 
 from backpass.derivation.document import read_document
 from backpass.derivation.judge import suggest
+from backpass.derivation.text.sight.suggestion import suggestion_of
 from tests.derivation.test_first_sight import displays, kinds, sight
 
 JUDGED = {"equal", "definition", "refused", "ill-formed", "follows"}
@@ -58,6 +61,30 @@ def test_what_is_suggested_never_lowers_the_number_of_judged_lines(name):
     _, suggestion = suggest(read_document(text, "markdown"))
     comment = "\n".join(suggestion.lines("markdown"))
     assert number(f"{comment}\n\n{text}") >= number(text)
+
+
+@pytest.mark.parametrize(
+    ("costly", "kept"),
+    [
+        (["partial direct"], ["given s", "given w", "loss L"]),
+        (["given w"], ["given s"]),
+        (["given s", "given w"], []),
+    ],
+)
+def test_no_directive_is_suggested_with_which_a_right_line_is_not_right(costly, kept):
+    text = displays("w + w = 2 w", "s + s = 2 s", "s - s = 0")
+    found = sight(text)
+    assert [one.kind for one in found] == 3 * ["equal"]
+    directives = [rf"{one} \in \mathbb{{R}}" for one in ("given s", "given w")]
+    wanted = dict.fromkeys([*directives, "loss L", "partial direct"])
+
+    def again(comment):
+        is_lost = any(one in comment for one in costly)
+        return [replace(found[0], kind="not readable"), *found[1:]] if is_lost else found
+
+    made = SimpleNamespace(suggested=wanted, missing={})
+    suggestion = suggestion_of(made, read_document(text, "markdown"), found, again)
+    assert [one.partition(" \\in")[0] for one in suggestion.directives] == kept
 
 
 RULES = r"h(x, b) + "  # of which nothing is known

@@ -24,6 +24,7 @@ from backpass.derivation.text.macros import Expander
 from backpass.derivation.text.parts import Piece, joined
 from backpass.derivation.text.passages import Text
 from backpass.derivation.text.relations import begins_with_relation
+from backpass.derivation.text.sentences import in_sentences
 from backpass.derivation.text.unseen import unseen
 
 __all__ = ["Document", "directives", "form_of", "read_document"]
@@ -71,8 +72,9 @@ def read_document(
     expander.faults.clear()
     plain = _without_code(source, scanner)
     text = _usual(Text(*expander.expand(plain)))
-    items = tuple(_continued(_items(text, len(source), scanner), source))
+    items = _continued(_items(text, len(source), scanner), source)
     found = tuple(unseen(source, plain, form))
+    items = tuple(in_sentences(items, source))
     return Document(source, items, cells, text, expander.faults, found, pieces)
 
 
@@ -170,7 +172,7 @@ _FUNCTION = re.compile(
     r"(?<![_^])(?<![_^]\{)\\(?:operatorname\*?|text(?:rm|normal)?|mathrm|mathop)"
     r"\s*\{\s*(?:\\rm\s+)?([tT]r|diag|det)\s*\}(?!\s*[_}])"
 )
-_REALS = re.compile(r"(\\in\s*)\\(?:R|RR|Reals|reals)(?![a-zA-Z])")
+_REALS = re.compile(r"(\\in\s*)(?:\\(?:R|RR|Reals|reals)(?![a-zA-Z])|R(?=\s*\^))")
 # A bold accented letter prints as the accented bold one.
 _BOLD_ACCENT = re.compile(
     r"\\(mathbf|boldsymbol|bm)\s*\{\s*\\(hat|bar|tilde|dot|widehat|widetilde|overline)\s*"

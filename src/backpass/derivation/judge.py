@@ -18,8 +18,6 @@ from typing import TypeVar
 from backpass.derivation.document import directives
 from backpass.derivation.equality.check import evaluators_in
 from backpass.derivation.equality.comparing import Refused
-from backpass.derivation.language.brackets import outside
-from backpass.derivation.language.functions import is_function
 from backpass.derivation.language.names import Expression
 from backpass.derivation.language.parse import (
     Loose,
@@ -31,8 +29,8 @@ from backpass.derivation.language.parse import (
     parse,
 )
 from backpass.derivation.text.beside import Beside, besides_of, doubt_of
-from backpass.derivation.text.clauses import with_definitions_below
-from backpass.derivation.text.contents import Comment, Document, Heading
+from backpass.derivation.text.clauses import on_aside, with_definitions_below
+from backpass.derivation.text.contents import Aside, Comment, Document, Heading
 from backpass.derivation.text.contested import contest, is_input
 from backpass.derivation.text.defining import (
     declared,
@@ -63,7 +61,6 @@ from backpass.derivation.text.passages import Text
 from backpass.derivation.text.readings import implied_sum
 from backpass.derivation.text.refusal import refusal
 from backpass.derivation.text.relations import assigns, declares, imposes
-from backpass.derivation.text.restrictions import restricted
 from backpass.derivation.text.rewriting import (
     claims_nothing,
     not_an_equation,
@@ -77,6 +74,7 @@ from backpass.derivation.text.solutions import Solutions
 from backpass.derivation.text.stale import with_stale
 from backpass.derivation.text.statements import Statement
 from backpass.derivation.text.sums import reaching_further
+from backpass.derivation.text.torn import TORN, is_torn, may_end
 from backpass.derivation.text.variants import Variant
 from backpass.derivation.text.verdict import Basis, Verdict, unread, verdict_on
 
@@ -147,6 +145,8 @@ def _judge(
             known.enter(item)
         elif isinstance(item, Comment):
             verdicts += _on_comment(known, item)
+        elif isinstance(item, Aside):
+            verdicts += on_aside(known, item)
         elif below:
             verdicts, below = verdicts + below, []
         else:
@@ -260,7 +260,7 @@ def _on_statement(
         for member in rest or (left,):
             yield unread(document, member, why)
         return
-    torn, variant = _is_torn(known, left), Variant(known, known.part(left))
+    torn, variant = is_torn(known, left), Variant(known, known.part(left))
     for member, beside, verdict in zip(
         rest,
         besides[1:],
@@ -268,8 +268,8 @@ def _on_statement(
         strict=True,
     ):
         if torn and verdict.kind in ("refused", "ill-formed", "follows"):
-            verdict = unread(document, member, _TORN, verdict.against)
-        torn = torn or (verdict.kind == "not readable" and _may_end(member))
+            verdict = unread(document, member, TORN, verdict.against)
+        torn = torn or (verdict.kind == "not readable" and may_end(member))
         if verdict.kind == "not readable" and ZERO.fullmatch(member.characters):
             known.impose(member)  # the rows below may solve it
         if verdict.kind in ("refused", "ill-formed", "follows") and doubt:
@@ -307,43 +307,10 @@ def _on_relation(known: Knowledge, statement: Statement) -> Verdict:
     return unread(known.document, whole, only_equality(sign))
 
 
-# In a side that is not readable, another equation may begin here.
-_MAY_END = re.compile(
-    r"\\(?:(?:text[a-z]*|mbox|mathrm|q?quad|hspace|iff|implies|[a-zA-Z]*[rR]ightarrow)"
-    r"(?![a-zA-Z])|[;:])|[,;]"
-)
-_GOES_ON = re.compile(r"(?:\A|[-+*/]|\\(?:cdot|times|odot))\s*\Z")
 _CLAIMED = (
     "the side before it, which is not readable, defines the left side: declare its "
     "names, or define the left side in a comment, with let"
 )
-_TORN = (
-    "another equation may begin in the side before this one, which is not readable: write "
-    "each equation in a row of its own"
-)
-
-
-def _may_end(member: Text) -> bool:
-    """Whether another equation may begin in a side: behind a sign outside brackets at
-    which its formula may end."""
-    text = member.characters
-    places = [*outside(text)]
-    if not places or places[-1] != len(text):  # brackets without a partner
-        return _MAY_END.search(text) is not None
-    return any(
-        _MAY_END.match(text, at) and not _GOES_ON.search(text, 0, at) for at in places
-    )
-
-
-def _is_torn(known: Knowledge, left: Text) -> bool:
-    """Whether the left side is not readable, and words may end an equation in it."""
-    if not re.search(r"\\(?:text|mbox|mathrm)", left.characters):
-        return False
-    try:
-        parse(known.part(left))
-    except Unreadable:
-        return not is_function(known.part(left))
-    return False
 
 
 def _on_members(
@@ -377,14 +344,14 @@ def _on_members(
         if known.now.summed:
             part = with_sums_beside(head, part)
         if defining and torn:
-            yield unread(document, member, _TORN)
+            yield unread(document, member, TORN)
             continue
-        if defining and (above := known.restrictions.on((left, *rest))):
-            yield unread(document, member, restricted(document, above))
+        if defining and (why := known.restrictions.against((left, *rest))):
+            yield unread(document, member, why)
             defining, unread_first = False, True
             continue
         if defining:
-            torn = _may_end(member)
+            torn = may_end(member)
             if is_declared(known.source) and not known.now.summed:
                 _, _, part = with_sums(head, head, part)
             try:

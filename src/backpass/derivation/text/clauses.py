@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from backpass.derivation.language.parse import Unreadable, parse
-from backpass.derivation.text.contents import Item
+from backpass.derivation.text.contents import Aside, Item
 from backpass.derivation.text.displays import Display
 from backpass.derivation.text.knowledge import Knowledge
 from backpass.derivation.text.statements import Statement
 from backpass.derivation.text.statements import statements as statements_of
-from backpass.derivation.text.verdict import Verdict
+from backpass.derivation.text.verdict import Verdict, verdict_on
 
 _WHERE = re.compile(r"[\s.,;]*(?:[Ww]here|[Ww]ith|[Hh]ere)[\s,:]*")
 Judge = Callable[[Statement], list[Verdict]]
@@ -56,6 +56,13 @@ def on_display(known: Knowledge, display: Display, judge: Judge) -> list[Verdict
         replace(verdict, display=display.start, line=verdict.line or first)
         for verdict in _judged(known, statements_of(display, known.brackets), judge)
     ]
+
+
+def on_aside(known: Knowledge, aside: Aside) -> Iterator[Verdict]:
+    """Yield the verdicts on what claims nothing."""
+    for row in aside.display.rows:
+        one = verdict_on(known.document, "nothing claimed", row)
+        yield replace(one, display=aside.start)
 
 
 def _judged(

@@ -32,7 +32,19 @@ class Heading:
     start: int
 
 
-Item = Comment | Heading | Display
+@dataclass(frozen=True)
+class Aside:
+    """A display that states a condition within a sentence, and claims nothing."""
+
+    display: Display
+
+    @property
+    def start(self) -> int:
+        """Where it begins."""
+        return self.display.start
+
+
+Item = Comment | Heading | Display | Aside
 
 
 @dataclass(frozen=True)

@@ -129,6 +129,7 @@ class Display:
     joined: bool  # whether all rows are one formula, as in multline
     start: int
     end: int
+    conditional: bool = False  # whether its sentence states a condition
 
 
 def display_of(body: Text, kind: str, is_latex: bool, start: int, end: int) -> Display:

@@ -12,7 +12,7 @@ from backpass.derivation.equality.check import Sizes, scope_of
 from backpass.derivation.language.names import LOSS, Expression, Scope
 from backpass.derivation.language.parse import Contradicted, Line, Part, Unreadable
 from backpass.derivation.text.braces import GROUPS, with_brackets, without_braces
-from backpass.derivation.text.contents import Document, Heading
+from backpass.derivation.text.contents import Aside, Document, Heading
 from backpass.derivation.text.differentials import with_dots
 from backpass.derivation.text.displays import Display
 from backpass.derivation.text.imposed import ZERO, Imposed, paragraph_above
@@ -187,7 +187,11 @@ class Knowledge:
 
     def begin(self, display: Display) -> None:
         """Begin a display, with what the sentence before it imposes."""
-        above = [one for one in self.document.items if one.start < display.start]
+        above = [
+            one
+            for one in self.document.items
+            if one.start < display.start and not isinstance(one, Aside)
+        ]
         last = above[-1] if above else None
         imposed = Imposed()
         end = 0

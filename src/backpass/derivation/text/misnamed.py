@@ -50,7 +50,7 @@ def misnamed(
         meant = Part(part.source, part.start, f"{before}{other} {after}")
         if agree(known, equation.first, equation.anchor, meant, equation.beside):
             message = (
-                f"{name} is not declared or defined, and stands nowhere else in the text; "
+                f"{name} is not declared or defined, and is nowhere else in the text; "
                 f"it holds with {other} in its place"
             )
             return Unreadable(message, part, error.position)

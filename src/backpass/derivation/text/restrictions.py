@@ -13,7 +13,13 @@ from dataclasses import dataclass
 
 from backpass.derivation.text.contents import Document, Heading
 from backpass.derivation.text.displays import Display
-from backpass.derivation.text.imposed import ZERO, is_result, is_signed, paragraph_above
+from backpass.derivation.text.imposed import (
+    CONCLUDES,
+    ZERO,
+    is_result,
+    is_signed,
+    paragraph_above,
+)
 from backpass.derivation.text.passages import Text
 
 Members = tuple[Text, ...]
@@ -135,6 +141,61 @@ class Restrictions:
         self._allowed.add(members)
         self.held.pop(members, None)
 
+    def against(self, members: Members) -> str:
+        """Return why an equation defines no name: those above restrict the name, or one
+        in another section defines it differently; "" if neither."""
+        document = self._document
+        if above := self.on(members):
+            lines = dict.fromkeys(document.line(_start(sides)) for sides in above)
+            places = " and ".join(map(document.where, lines))
+            return (
+                f"{places} may restrict the name on its left, and this may be a "
+                "solution: if it defines the name, write := in place of =, or define it "
+                "in a comment, with let"
+            )
+        if line := self._other_definition(members):
+            self.held[members] = ()
+            name = _left(members).partition("(")[0]
+            return (
+                f"{document.where(line)} defined {name} differently. For a new {name}, "
+                f"write restart before it. If it is a claim, define {name} in a comment: "
+                "let"
+            )
+        return ""
+
+    def _other_definition(self, members: Members) -> int:
+        """Return the line of a definition in another section of the same left side, if
+        an equation has mostly its names, and may be a claim: the left side is the value
+        of a function, or the sentence above concludes. Otherwise 0."""
+        head = _HEAD.fullmatch(_left(members))
+        start, source = _start(members), self._document.source
+        if start < 0 or head is None or head["power"]:
+            return 0
+        if is_signed(source, members) or self._is_introduced(start):
+            return 0
+        if not (head["arguments"] or CONCLUDES.search(self._sentence(start)[0])):
+            return 0
+        left, right = ("".join(one.characters.split()) for one in members[:2])
+        given, section = names_of(head["arguments"] or ""), self._section(start)
+        names = names_of(right) - given
+        others = [
+            one
+            for one in self._above
+            if one.section != section
+            and one.kinds[:1] == ("definition",)
+            and "".join(one.left.split()) == left.lstrip("&")
+        ]
+        if any("".join(one.members[1].characters.split()) == right for one in others):
+            return 0
+        return next(
+            (
+                one.line
+                for one in others
+                if 2 * len(names & names_of(one.members[1].characters)) > len(names)
+            ),
+            0,
+        )
+
     def on(self, members: Members) -> tuple[Members, ...]:
         """Return the equations above that restrict the name on the left of an equation,
         if this one may be their solution; record it as held."""
@@ -237,6 +298,12 @@ class Restrictions:
 
     def _is_introduced(self, start: int) -> bool:
         """Whether the words before an equation say that it defines or assumes."""
+        sentence, words = self._sentence(start)
+        return any(_INTRODUCES.search(one) for one in (sentence, *words))
+
+    def _sentence(self, start: int) -> tuple[str, list[str]]:
+        """Return the unfinished sentence above an equation, and the words before it in
+        its display."""
         displays = [one for one in self._document.items if isinstance(one, Display)]
         ends = [0, *(one.end for one in displays if one.end <= start)]
         opening = next(
@@ -250,17 +317,7 @@ class Restrictions:
         ]
         inside = self._document.source[opening:start]
         words = re.findall(r"\\(?:text[a-z]*|mbox|mathrm)\s*\{([^{}]*)\}\s*\Z", inside)
-        return any(_INTRODUCES.search(one) for one in (sentence, *words))
-
-
-def restricted(document: Document, above: tuple[Members, ...]) -> str:
-    """Return why an equation defines no name, below those that restrict the name."""
-    lines = dict.fromkeys(document.line(_start(sides)) for sides in above)
-    places = " and ".join(map(document.where, lines))
-    return (
-        f"{places} may restrict the name on its left, and this may be a solution: if it "
-        "defines the name, write := in place of =, or define it in a comment, with let"
-    )
+        return sentence, words
 
 
 def has_derivative(formula: str) -> bool:

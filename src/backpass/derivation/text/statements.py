@@ -120,7 +120,7 @@ def statements(
             plain = _Row(reason, Text("", ()))
             more = _of_row(reason, plain, True, brackets)
             found += map(_as_premise, more)
-    return found
+    return [*map(_as_premise, found)] if display.conditional else found
 
 
 def _as_premise(statement: Statement) -> Statement:
@@ -149,9 +149,11 @@ def _of_row(
     clauses = {piece: _behind_where(piece) for piece in pieces}
     pieces = [clauses[piece] or piece for piece in pieces]
     behind = {new: old for old, new in clauses.items() if new}
-    equations = [piece for piece in pieces if _is_equation(piece)] or [
-        piece for piece in pieces[:1] if len(piece.split("=")) > 1
-    ]
+    equations = [
+        piece
+        for piece in pieces
+        if _is_equation(piece) or (piece is pieces[0] and _leads(pieces))
+    ] or [piece for piece in pieces[:1] if len(piece.split("=")) > 1]
     beside = tuple(
         piece
         for piece in pieces
@@ -426,6 +428,20 @@ def _behind_where(piece: Text) -> Text | None:
     match = _WHERE.match(piece.characters)
     rest = piece[match.end() :] if match else None
     return rest if rest and _is_equation(rest) else None
+
+
+_LETTERS = re.compile(r"\s*([a-zA-Z])\s*=\s*[a-zA-Z]\s*")
+
+
+def _leads(pieces: list[Text]) -> bool:
+    """Whether the first of several pieces is an equation of two letters, and not a
+    range of an index that the others have."""
+    match = _LETTERS.fullmatch(pieces[0].characters)
+    rest = " ".join(piece.characters for piece in pieces[1:])
+    if match is None or "=" not in rest or _WORDS.match(pieces[1].characters):
+        return False
+    plain = re.sub(r"\\[a-zA-Z]+", " ", rest)
+    return not re.search(rf"[_^]\s*(?:{match[1]}|\{{[^{{}}]*{match[1]})", plain)
 
 
 def _is_equation(piece: Text) -> bool:

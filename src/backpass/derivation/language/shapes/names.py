@@ -125,7 +125,8 @@ class Names(Visitor):
     def unlike_ranges(self, token: Token, side: str, diagonal: bool) -> None:
         """Reject an index that runs over one dimension here, and another elsewhere."""
         other = self.index(token).dimension or ""
-        message = f"{token} runs over {other} elsewhere, but over {side} here"
+        letter = "the index of the dots" if token.startswith("#") else str(token)
+        message = f"{letter} runs over {other} elsewhere, but over {side} here"
         if not differ(other, side):
             self.reject(message, token)
         # A_{ii} may be read as the diagonal of a matrix that is not square.

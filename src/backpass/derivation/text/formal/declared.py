@@ -17,6 +17,7 @@ from backpass.derivation.language.written import canonical
 from backpass.derivation.text.formal.kinds import (
     IDENTITY,
     is_array,
+    is_matrix,
     is_of_numbers,
     is_scalar,
     is_vector,
@@ -160,7 +161,7 @@ class Declared:
             time = scope.variables.get("T")
             return "T" not in scope.dimensions and (time is None or bool(time.shape))
         if node.kind == "quotient":
-            return not self._is_thin(node.parts[1])
+            return not is_matrix(node.parts[1], self.is_array)
         if node.kind == "power":
             return self._power_fits(node)
         if node.value.startswith("array"):

@@ -13,6 +13,7 @@ from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
 
+from backpass.derivation.language.parse import Unreadable
 from backpass.derivation.text.formal.algebra import is_ordered
 from backpass.derivation.text.formal.chains import steps
 from backpass.derivation.text.formal.claims import (
@@ -30,7 +31,7 @@ from backpass.derivation.text.formal.declared import Declared, of_comments
 from backpass.derivation.text.formal.following import follows
 from backpass.derivation.text.formal.grids import Grids, has_grid, paired
 from backpass.derivation.text.formal.heads import is_named_last
-from backpass.derivation.text.formal.kinds import is_array
+from backpass.derivation.text.formal.kinds import is_array, is_matrix
 from backpass.derivation.text.formal.laws import JOINT, with_laws
 from backpass.derivation.text.formal.limits import LIMIT, is_limit
 from backpass.derivation.text.formal.meanings import Meanings, Read
@@ -48,7 +49,7 @@ from backpass.derivation.text.knowledge import Knowledge
 from backpass.derivation.text.passages import Text
 from backpass.derivation.text.relations import chain
 from backpass.derivation.text.rewriting import with_functions
-from backpass.derivation.text.sight.prose import Prose, prose_of
+from backpass.derivation.text.sight.prose import Prose, matrices_of, prose_of
 from backpass.derivation.text.statements import Statement
 from backpass.derivation.text.verdict import Verdict
 
@@ -216,12 +217,16 @@ class Formal:
         trees = [tree for tree in read.trees if tree is not None]
         trees += self._meanings.reached(trees, read)
         if self._matrices and any(
-            node.value in self._matrices and not is_array(node)
+            (node.value in self._matrices and not is_array(node))
+            or (node.kind == "quotient" and is_matrix(node.parts[1], self._is_stated))
             for tree in trees
             for node in tree.walk()
         ):
             return False
         return self._declared.fit(trees, self._meanings.columns)
+
+    def _is_stated(self, name: Node) -> bool:
+        return name.value in self._matrices
 
     def _without_claim(self, verdict: Verdict, member: Text) -> Verdict:
         """Return the verdict on a formula without =: none is claimed if it can be read,
@@ -272,7 +277,7 @@ class Formal:
     def _start(self) -> None:
         known, document = self.known, self.known.document
         self._prose = prose = prose_of(document)
-        self._matrices = {one.name for one in prose.stated if one.rank > 1}
+        self._matrices = matrices_of(document, prose)
         reads = [*displayed(known), *in_prose(known, prose)]
         reads.sort(
             key=lambda one: [at for text in one.members for at in text.origins][:1]
@@ -280,10 +285,14 @@ class Formal:
         self._of = {one.members: one for one in reads if one.shown}
         self._before = {after: before for before, after in pairwise(self._of)}
         for one in reads:
-            one.members = tuple(
-                with_functions(known.in_own_notation(text), known.scope)
-                for text in one.members
-            )
+            try:
+                one.members = tuple(
+                    with_functions(known.in_own_notation(text), known.scope)
+                    for text in one.members
+                )
+            except Unreadable:
+                self._of.pop(one.members, None)
+                one.certain = one.stands = one.usable = False
         formulas = [text.characters for one in reads for text in one.members]
         expects = re.search(r"\bexpect(?:ation|ed)", prose.words, re.I) is not None
         expects |= any(line.kind == "random" for line in known.now.lines)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 from backpass.derivation.text.formal.trees import Node
 
@@ -44,6 +45,15 @@ def _is_element(name: Node) -> bool:
     return len(name.subs) > 1 and all(
         len(one) == 1 and (one[0] in _INDICES or one[0].isdigit()) for one in name.subs
     )
+
+
+def is_matrix(node: Node, is_named: Callable[[Node], bool]) -> bool:
+    """Whether a formula is a name of an array, or a product of numbers and such names;
+    `is_named` says which names are arrays."""
+    if node.kind == "product":
+        arrays = [part for part in node.parts if not is_scalar(part)]
+        return bool(arrays) and all(is_matrix(one, is_named) for one in arrays)
+    return node.kind == "name" and is_named(node)
 
 
 def is_scalar(node: Node) -> bool:

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 
 from backpass.derivation.language.parse import Part, Unreadable, parse
 from backpass.derivation.language.written import canonical, subscripts_of
-from backpass.derivation.text.contents import Document
+from backpass.derivation.text.contents import Aside, Document
 from backpass.derivation.text.displays import Display
 from backpass.derivation.text.passages import Text
+from backpass.derivation.text.sentences import is_conditional, states_condition
 
 _INLINE = re.compile(
     r"(?<![\\$])\$(?!\$)(?P<dollar>[^$]{1,300}?)(?<!\\)\$(?!\$)"
@@ -113,8 +114,11 @@ def prose_of(document: Document) -> Prose:
         stated += memberships(inside, line)
         dependent.update(_heads(inside))
         if "=" in inside:
-            is_supposed = _SUPPOSED.search(
-                text, max(match.start() - 40, 0), match.start()
+            before = text[max(match.start() - 400, 0) : match.start()]
+            is_supposed = (
+                _SUPPOSED.search(before)
+                or states_condition(before)
+                or is_conditional(before)
             )
             (supposed if is_supposed else equations).append(
                 document.expanded[slice(*match.span(match.lastgroup or 0))]
@@ -146,6 +150,17 @@ def prose_of(document: Document) -> Prose:
     )
 
 
+def matrices_of(document: Document, prose: Prose) -> set[str]:
+    """Return the names that a text states to be matrices, also in its displays."""
+    shown = (
+        one
+        for item in document.items
+        for row in (item.rows if isinstance(item, Display) else ())
+        for one in memberships(row.characters, 0)
+    )
+    return {one.name for one in (*prose.stated, *shown) if one.rank > 1}
+
+
 def memberships(formula: str, line: int) -> Iterator[Stated]:
     """Yield the shapes that a formula states, as in x \\in \\mathbb{R}^n."""
     at = 0
@@ -171,8 +186,9 @@ def _without_displays(document: Document) -> str:
     """Return the text, with its macros expanded and its displays blank."""
     text, origins = document.expanded.characters, document.expanded.origins
     for item in document.items:
-        if isinstance(item, Display):
-            first, last = (bisect_left(origins, at) for at in (item.start, item.end))
+        one = item.display if isinstance(item, Aside) else item
+        if isinstance(one, Display):
+            first, last = (bisect_left(origins, at) for at in (one.start, one.end))
             text = text[:first] + " " * (last - first) + text[last:]
     return _COMMENT.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from backpass.derivation.language.parse import Unreadable
 from backpass.derivation.text.contents import Document, Heading
@@ -15,7 +16,7 @@ from backpass.derivation.text.sight.first import Sight
 from backpass.derivation.text.verdict import Verdict
 
 # The order in which directives are read.
-ROUNDS = 4
+ROUNDS = 6
 _ORDER = (
     "keep",
     "given",
@@ -27,6 +28,13 @@ _ORDER = (
     "loss",
     "layout",
 )
+
+
+class Place(NamedTuple):
+    """A line of a text, and its two sides."""
+
+    line: int
+    text: str
 
 
 @dataclass(frozen=True)
@@ -73,14 +81,18 @@ def suggestion_of(
         wanted.insert(0, "keep definitions")
     dropped: dict[str, None] = {}
     wrong: list[Verdict] = []
-    for _ in range(ROUNDS):
+    for count in range(ROUNDS + 1):
         wanted = _valid(wanted, document)
+        found = again("\n".join(wanted))
         wrong = [
             verdict
-            for verdict in _wrong(again("\n".join(wanted)))
+            for verdict in _wrong(found)
             if (verdict.line, verdict.latex) not in before
         ]
         doubtful = {one for one in wanted if _is_doubtful(one, wrong, right)}
+        if lost := _right(verdicts) - _right(found):
+            last = count >= ROUNDS - 1
+            doubtful |= {*wanted} if last else _costly(wanted, lost, _right(found))
         if not doubtful:
             break
         dropped.update(
@@ -117,6 +129,39 @@ def _is_doubtful(directive: str, wrong: list[Verdict], right: set[str]) -> bool:
         ):
             return True
     return False
+
+
+def _costly(wanted: list[str], lost: set[Place], kept: set[Place]) -> set[str]:
+    """Return the directives that may be why lines are not right any more: "partial
+    direct", or those whose names are in at least as many such lines as in right ones,
+    or else the one with the largest share of such lines."""
+    if "partial direct" in wanted:
+        return {"partial direct"}
+    shares = {one: _share(one, lost, kept) for one in wanted}
+    most = max(shares.values(), default=0.0)
+    return {one for one, share in shares.items() if share >= min(most, 0.5)}
+
+
+def _share(directive: str, lost: set[Place], kept: set[Place]) -> float:
+    """Return the share of the lines with the name of a directive that are lost."""
+    name = _declared(directive).partition("_")[0]
+    if not name:
+        return 0.0 if directive == "keep definitions" else 1.0
+    has_name = re.compile(rf"(?<![a-zA-Z\\]){re.escape(name)}(?![a-zA-Z])")
+    counts = [
+        sum(has_name.search(one.text) is not None for one in places)
+        for places in (lost, kept)
+    ]
+    return counts[0] / max(sum(counts), 1)
+
+
+def _right(verdicts: list[Verdict]) -> set[Place]:
+    """Return the lines that are equal, or definitions."""
+    return {
+        Place(verdict.line, f"{verdict.left} = {verdict.latex}")
+        for verdict in verdicts
+        if verdict.kind in ("equal", "definition")
+    }
 
 
 def _valid(wanted: list[str], document: Document) -> list[str]:
