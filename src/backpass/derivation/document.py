@@ -73,9 +73,9 @@ def read_document(
     plain = _without_code(source, scanner)
     text = _usual(Text(*expander.expand(plain)))
     items = _continued(_items(text, len(source), scanner), source)
+    shown = tuple(in_sentences(items, source))
     found = tuple(unseen(source, plain, form))
-    items = tuple(in_sentences(items, source))
-    return Document(source, items, cells, text, expander.faults, found, pieces)
+    return Document(source, shown, cells, text, expander.faults, found, pieces)
 
 
 def directives(source: str) -> tuple[Text, ...]:
