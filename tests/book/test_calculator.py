@@ -68,7 +68,6 @@ AT_ADDRESSES = f"""async given => {{
 def visit(browser, site) -> Visit:
     """A window at the page, from disk."""
     visit = Visit(browser)
-    visit.page.set_default_timeout(5000)
     visit.open(f"file://{site}/{PAGE}")
     yield visit
     assert visit.complaints == []

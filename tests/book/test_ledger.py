@@ -47,7 +47,7 @@ SHOWN = """() => [...document.querySelectorAll('.ledger-results .claim strong a'
 
 def shown(page) -> list[str]:
     """The claims that the index shows, once it has answered."""
-    page.wait_for_timeout(200)  # it waits for the end of typing
+    page.wait_for_function("document.querySelector('.ledger-results').ariaBusy !== 'true'")
     return page.evaluate(SHOWN)
 
 

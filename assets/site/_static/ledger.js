@@ -205,6 +205,7 @@
     const near = asked ? nearest(asked) : claims;
     found = near.filter(fits);
     list.replaceChildren();
+    list.ariaBusy = "false";
     if (!near.length) says.textContent = whyNone(asked);
     else if (asked && !numbered(asked)) says.textContent = `${found.length} of ${claims.length} share a word with the sentence; the nearest first`;
     else says.textContent = `${found.length} of ${claims.length}`;
@@ -217,6 +218,7 @@
   let waiting;
   form.addEventListener("input", () => {
     clearTimeout(waiting);
+    list.ariaBusy = "true";
     waiting = setTimeout(update, 150);
   });
   form.addEventListener("submit", (event) => event.preventDefault());
