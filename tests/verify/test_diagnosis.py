@@ -533,7 +533,7 @@ class TestOfLargeArrays:
     def test_a_search_that_takes_too_long_stops_and_says_so(self):
         terms = {"x": self.X, "y": np.exp(self.X), "dy": self.DY}
         found = diagnose(self.X * self.DY + 1, self.X, terms, seconds=0.0)
-        assert "; not searched further after 0 s; " in str(found)
+        assert "; not searched further after 0 s" in str(found)
 
 
 @pytest.mark.parametrize(

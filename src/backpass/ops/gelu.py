@@ -21,14 +21,12 @@ from backpass.contract.arrays import (
     Array,
     as_type_of,
     erf,
-    is_traced,
     namespace,
     near_zero,
     not_far_below,
     widened,
 )
 from backpass.contract.shapes import check_cotangent, check_inputs, check_saved
-from backpass.ops._normal import erf_beside
 
 SHAPES = "x[*] -> y[*]"
 # The exponent of a root. A root of a symbolic π stays exact, unlike one with 0.5.
@@ -78,8 +76,7 @@ def backward(dy: Array, saved: Saved) -> Array:
         density += half_root
         density *= 1 - odd * odd
     else:
-        density = xp.exp(-x * x / 2)
-        odd = _erf(x, density)
+        odd, density = _erf(x), xp.exp(-x * x / 2)
         density *= 1 / (2 * xp.pi) ** HALF
     density *= x
     dx = 1 + odd
@@ -89,13 +86,10 @@ def backward(dy: Array, saved: Saved) -> Array:
     return as_type_of(dx, dy)
 
 
-def _erf(x: Array, density: Array | None = None) -> Array:
-    """Return erf(x/√2). While torch.compile traces, it is computed from the
-    ``density`` e^(−x²/2), if there is one."""
-    xp = namespace(x)
-    if density is not None and is_traced(xp) and x.dtype == xp.float32:
-        return erf_beside(x, density)
+def _erf(x: Array) -> Array:
+    """Return erf(x/√2)."""
     # π/(2π) is ½. If π is a symbol, its root stays exact.
+    xp = namespace(x)
     return erf(x * (xp.pi / (2 * xp.pi)) ** HALF)
 
 
