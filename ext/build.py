@@ -43,7 +43,7 @@ from jupyter_cache.cache.db import NbCacheRecord
 from myst_nb.core.read import read_myst_markdown_notebook
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
-from slowness import slowness
+from slowness import slowness_of_programs
 
 WORKERS = int(os.environ.get("WORKERS", 2))
 BUDGET = 12  # CPU seconds of a chapter's cells; the build marks a chapter above it
@@ -118,7 +118,7 @@ def imported_by(notebook: nbformat.NotebookNode) -> set[str]:
 
 def uses_too_much(seconds: float) -> bool:
     """Whether a page has used more CPU time than it may, on a machine as slow as this one is now."""
-    return seconds > MOST_CPU and seconds > MOST_CPU * slowness()
+    return seconds > MOST_CPU and seconds > MOST_CPU * slowness_of_programs()
 
 
 class Watch(threading.Thread):

@@ -219,6 +219,15 @@ def test_limits_are_higher_on_a_slower_machine_and_nowhere_lower(monkeypatch):
     assert slowness.slowness() > 1000
 
 
+def test_a_machine_may_be_slower_only_for_programs_that_start(monkeypatch):
+    monkeypatch.setattr(slowness, "REFERENCE", 1e9)
+    monkeypatch.setattr(slowness, "PROGRAM", "print(2.5)")
+    monkeypatch.setattr(slowness, "REFERENCE_START", 0.5)
+    assert slowness.slowness_of_programs() == 5
+    monkeypatch.setattr(slowness, "REFERENCE_START", 5.0)
+    assert slowness.slowness_of_programs() == 1
+
+
 DIGESTS = """
 import importlib, json, pkgutil, sys
 sys.path.insert(0, sys.argv[1])

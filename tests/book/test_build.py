@@ -104,7 +104,7 @@ def test_failing_cells_fail_each_time_and_are_named_and_one_chapter_can_be_built
 
 
 def test_a_page_may_use_more_on_a_slower_machine(monkeypatch):
-    monkeypatch.setattr(build_module, "slowness", lambda: 2)
+    monkeypatch.setattr(build_module, "slowness_of_programs", lambda: 2)
     most = build_module.MOST_CPU
     assert not build_module.uses_too_much(1.9 * most) and build_module.uses_too_much(2.1 * most)
 

@@ -224,7 +224,7 @@ def test_what_is_inferred_is_said(capsys, monkeypatch):
     words = " ".join(shown.split())
     assert status == 0 and "3 = definition* W x" in words
     assert "* not declared, but inferred from the text: W is a matrix of shape m × n, from “W" in words
-    assert "1 of 1 unread lines waits for 1 name: --suggest prints a comment to start from" in words
+    assert "1 of 1 unread lines needs 1 name: --suggest prints a comment to start from" in words
     facts = json.loads(run(capsys, monkeypatch, SIGHT, "--json")[1])
     assert facts["lines"][0]["inferred"][1].startswith("x is a vector of length n")
     assert facts["lines"][1]["waits for"]

@@ -119,7 +119,7 @@ def test_the_line_that_departs_is_named(build, fault, x, line):
 
 def test_no_line_is_named_if_rounding_is_not_the_cause():
     (reason,) = found(Rows, "formula", drawn(3, 37))
-    assert FIRST not in reason and reason.endswith(AGREES), reason
+    assert FIRST not in reason and AGREES in reason, reason
 
 
 @pytest.mark.parametrize(("build", "fault"), [(Rows, ""), (Product, "ieee")])
