@@ -20,11 +20,15 @@
   const stepperAt = (element) => element.closest && element.closest(".derivation-stepper");
 
   // A formula that scrolls is a stop of its own, since without the arrow keys its end could not be reached.
-  function setStops(derivation) {
-    const rights = [...derivation.querySelectorAll(".derivation-right")];
-    const chosen = current.get(derivation) || rights[0];
-    const stops = rights.map((right) => right === chosen || right.scrollWidth > right.clientWidth);
-    rights.forEach((right, at) => (right.tabIndex = stops[at] ? 0 : -1));
+  // All are measured before any changes, since a change makes the next measurement recompute the layout.
+  function setStops(derivations) {
+    const stops = [...derivations].flatMap((derivation) => {
+      const rights = [...derivation.querySelectorAll(".derivation-right")];
+      const chosen = current.get(derivation) || rights[0];
+      const scrolls = (right) => right.checkVisibility() && right.scrollWidth > right.clientWidth;
+      return rights.map((right) => [right, right === chosen || scrolls(right)]);
+    });
+    for (const [right, stop] of stops) right.tabIndex = stop ? 0 : -1;
   }
 
   for (const name of ["pointerover", "focusin"]) {
@@ -32,7 +36,7 @@
       const line = lineAt(event.target);
       if (line && name === "focusin" && event.target.matches(".derivation-right")) {
         current.set(line.closest(".derivation"), event.target);
-        setStops(line.closest(".derivation"));
+        setStops([line.closest(".derivation")]);
       }
       if (line || !stepperAt(document.activeElement || document.body)) stepped = null;
       show(line || lineAt(document.activeElement || document.body) || stepped);
@@ -79,10 +83,9 @@
   }
 
   document.addEventListener("DOMContentLoaded", () => {
-    document.querySelectorAll(".derivation").forEach(setStops);
     document.querySelectorAll(".derivation-number").forEach((link) => (link.tabIndex = -1));
     document.querySelectorAll(".derivation-stepper").forEach(prepareSteps);
   });
   // Which formulas scroll is known once `backpass.js` has measured them.
-  document.addEventListener("backpass:measured", () => document.querySelectorAll(".derivation").forEach(setStops));
+  document.addEventListener("backpass:measured", () => setStops(document.querySelectorAll(".derivation")));
 })();

@@ -291,6 +291,25 @@ def test_a_derivation_is_one_stop_of_the_tab_key(visit, address):
     assert rights.last.evaluate("e => e === document.activeElement")
 
 
+# What scrolls sideways and cannot be reached with the tab key.
+UNREACHED = """() => [...document.querySelectorAll('.bd-article pre, .bd-article div.math, .derivation-right')].filter(
+  e => e.checkVisibility() && e.scrollWidth > e.clientWidth + 1 && e.tabIndex !== 0
+).length"""
+
+
+def test_what_scrolls_in_a_fold_can_be_reached_once_it_opens(browser, address):
+    page = browser.new_context(viewport={"width": 360, "height": 800}).new_page()
+    page.goto(f"{address}/chapters/operations/softmax.html")
+    page.evaluate(SETTLED)
+    assert page.evaluate(UNREACHED) == 0
+    reached = "() => document.querySelectorAll('.bd-article [tabindex=\"0\"]').length"
+    before = page.evaluate(reached)
+    page.evaluate("() => document.querySelectorAll('.bd-article details').forEach(e => (e.open = true))")
+    page.evaluate(SETTLED)
+    assert page.evaluate(UNREACHED) == 0 and page.evaluate(reached) > before + 5
+    page.context.close()
+
+
 def test_buttons_step_through_the_first_derivation(visit, address):
     page = visit.page
     visit.open(f"{address}/chapters/operations/softmax.html")

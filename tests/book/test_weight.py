@@ -92,28 +92,30 @@ def test_a_browser_loads_what_a_page_names_and_no_font(browser, site, address, n
 
 
 def seconds(browser, show) -> float:
-    """Of CPU that a browser's main thread is busy with a page, so that what else the machine does matters little; the
-    best of three."""
-    found = []
-    for _ in range(3):
-        page = browser.new_context(viewport={"width": 1280, "height": 900}).new_page()
-        session = page.context.new_cdp_session(page)
-        session.send("Performance.enable", {"timeDomain": "threadTicks"})
-        show(page)
-        page.evaluate(SETTLED)
-        metrics = {m["name"]: m["value"] for m in session.send("Performance.getMetrics")["metrics"]}
-        found.append(metrics["TaskDuration"])
-        page.context.close()
-    return min(found)
+    """Of CPU that a browser's main thread is busy with a page, so that what else the machine does matters little."""
+    page = browser.new_context(viewport={"width": 1280, "height": 900}).new_page()
+    session = page.context.new_cdp_session(page)
+    session.send("Performance.enable", {"timeDomain": "threadTicks"})
+    show(page)
+    page.evaluate(SETTLED)
+    metrics = {m["name"]: m["value"] for m in session.send("Performance.getMetrics")["metrics"]}
+    page.context.close()
+    return metrics["TaskDuration"]
 
 
 @pytest.mark.rotates(share=0.25, of=text_of, checks=shared)
 @pytest.mark.parametrize("name", TYPICAL)
 def test_a_typical_page_keeps_a_browser_busy_for_a_short_time(browser, address, name):
-    """Machines differ, so a plain page of 50,000 elements, shown just before, is the unit."""
-    unit = seconds(browser, lambda page: page.set_content(PAGE, wait_until="load"))
-    busy = seconds(browser, lambda page: page.goto(f"{address}/{name}.html", wait_until="load"))
-    assert busy <= MOST_WORK * unit, f"{busy:.2f} s, where the plain page takes {unit:.2f} s"
+    """Machines differ, so a plain page of 50,000 elements, shown just before, is the unit. What else runs only adds to
+    both, so the shortest times are compared."""
+    units, found = [], []
+    for _ in range(6):
+        units.append(seconds(browser, lambda page: page.set_content(PAGE, wait_until="load")))
+        found.append(seconds(browser, lambda page: page.goto(f"{address}/{name}.html", wait_until="load")))
+        unit, busy = min(units), min(found)
+        if len(found) > 1 and busy <= MOST_WORK * unit:
+            return
+    pytest.fail(f"{busy:.2f} s, where the plain page takes {unit:.2f} s")
 
 
 NOTE_SHIFTS = """
