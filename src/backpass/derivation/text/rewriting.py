@@ -108,8 +108,8 @@ def _with_indices_first(text: Text, names: set[str]) -> Text:
     for match in reversed([*_LAYER_FIRST.finditer(text.characters)]):
         name, written, label = match.groups()
         layer = "".join(written.split())
-        if len(layer) == 3:  # {L}
-            layer = layer[1]
+        if re.fullmatch(r"\{(?:\w|\\[a-z]+)\}", layer):  # {L}
+            layer = layer[1:-1]
         if f"{name}^{layer}" in names:  # W_{jk}^L for W^L_{jk}
             new = rf"{name}_{label}^{layer} "
             made = Text(new, (text.origins[match.start()],) * len(new))
@@ -277,7 +277,7 @@ _TOP_FIRST = re.compile(
 )
 _LAYER_FIRST = re.compile(
     r"((?<![a-zA-Z\\])[a-zA-Z]|\\[a-zA-Z]+(?:\{[a-zA-Z]\})?)\s*\^\s*([a-zA-Z0-9]"
-    r"|\{\s*\(?\s*\w\s*(?:[+-]\s*\d+\s*)?\)?\s*\})"
+    r"|\\ell(?![a-zA-Z])|\{\s*\(?\s*(?:\w|\\[a-z]+)\s*(?:[+-]\s*\d+\s*)?\)?\s*\})"
     r"\s*_\s*(\w|\{[^{}]*\})"
 )
 _UPRIGHT_E = re.compile(r"\\mathrm\s*(?:\{\s*e\s*\}|\s+e)(?=\s*\^)")
