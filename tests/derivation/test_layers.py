@@ -67,7 +67,7 @@ PLAIN_ELL = r"given x \in \mathbb{R}^n, y, b^\ell \in \mathbb{R}^m, U^\ell \in \
             r"W^{(\ell)}_{jk} + b^{(\ell)}_j",
         ),
         (IN_ELL, r"z^{(\ell+1)}", r"W^{(\ell+1)} z^{(\ell)}", r"2 W^{(\ell+1)} z^{(\ell)}"),
-        (PLAIN_ELL, r"y^T U^\ell x", r"x^\top U^{\ell\top} y", r"x^\top U^{\ell\top} (y + b^\ell)"),
+        (PLAIN_ELL, r"y^T U^\ell x", r"x^\top U^{\ell\top} y", r"-x^\top U^{\ell\top} y"),
         (PLAIN_ELL, r"y^T U^{\ell} x", r"x^T (U^\ell)^T y", r"-x^T {U^\ell}^T y"),
     ],
 )

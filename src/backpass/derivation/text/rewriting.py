@@ -12,6 +12,7 @@ from backpass.derivation.language.brackets import outside
 from backpass.derivation.language.functions import WORD_BEFORE_BRACKET, WORDS
 from backpass.derivation.language.names import Scope
 from backpass.derivation.language.parse import Part, Unreadable, parse
+from backpass.derivation.text.columns import as_row
 from backpass.derivation.text.displays import IMPLIES
 from backpass.derivation.text.losses import without_arguments
 from backpass.derivation.text.marks import usual
@@ -34,6 +35,7 @@ def rewritten(
     if "T" not in names or (time is not None and time.shape):  # no power is an array
         text = text.replaced(_TRANSPOSED, r"^\\top ")
         text = text.replaced(_INVERSE_TRANSPOSED, r"^{-\\top}")
+    text = as_row(text)
     text = text.replaced(_WORD_E, r"\\mathbb{E}")
     text = with_functions(_with_two_indices(text, scope), scope)
     if "E" not in names:
