@@ -14,6 +14,7 @@ SOFTMAX = (
 )
 RANGES = r"given A \in \mathbb{R}^{H \times B}, x \in \mathbb{R}^B; let z_i = \sum_j A_{ij} x_j"
 GRADIENT = r"\frac{\partial L}{\partial x_i} = "
+ORDERS = r"given A \in \mathbb{R}^{p \times q}, c \in \mathbb{R}^p, u \in \mathbb{R}^q"
 
 
 @pytest.mark.parametrize(
@@ -54,6 +55,10 @@ GRADIENT = r"\frac{\partial L}{\partial x_i} = "
             VECTORS + "; layout denominator",
             "without its transpose",
         ),
+        (r"u^T A^T c = u^T c A^T", ORDERS, "cannot be multiplied"),
+        (r"c^T A u = u^T A c", ORDERS, "cannot be multiplied"),
+        (r"c^T A u = c^T u A", ORDERS, "cannot be multiplied"),
+        (r"c^T A u = A c^T u", ORDERS, "cannot be multiplied"),
         (r"\operatorname{tr}(A) = 1", RANGES, "a square matrix"),
         (r"\sum_i A_{ii} = 1", RANGES, "runs over H elsewhere, but over B here"),
         (r"z_i + z_i = 2 \sum_j A_{ij} \delta_{ij} x_j", RANGES, "i and j run over different dimensions"),

@@ -53,6 +53,35 @@ def test_a_layer_above_a_name_is_part_of_it(definitions, left, right, wrong):
     assert one(f"{left} = {wrong}", definitions).kind == "refused"
 
 
+IN_ELL = IN_BRACKETS.replace("(l", r"(\ell")
+PLAIN_ELL = r"given x \in \mathbb{R}^n, y, b^\ell \in \mathbb{R}^m, U^\ell \in \mathbb{R}^{m \times n}"
+
+
+@pytest.mark.parametrize(
+    ("definitions", "left", "right", "wrong"),
+    [
+        (
+            IN_ELL,
+            r"\frac{\partial z^{(\ell)}_j}{\partial a_k^{(\ell-1)}}",
+            r"W^{(\ell)}_{jk}",
+            r"W^{(\ell)}_{jk} + b^{(\ell)}_j",
+        ),
+        (IN_ELL, r"z^{(\ell+1)}", r"W^{(\ell+1)} z^{(\ell)}", r"2 W^{(\ell+1)} z^{(\ell)}"),
+        (PLAIN_ELL, r"y^T U^\ell x", r"x^\top U^{\ell\top} y", r"-x^\top U^{\ell\top} y"),
+        (PLAIN_ELL, r"y^T U^{\ell} x", r"x^T (U^\ell)^T y", r"-x^T {U^\ell}^T y"),
+    ],
+)
+def test_the_label_of_a_layer_may_be_a_greek_letter_or_ell(definitions, left, right, wrong):
+    assert one(f"{left} = {right}", definitions).kind == "equal"
+    assert one(f"{left} = {wrong}", definitions).kind == "refused"
+
+
+def test_a_greek_power_needs_no_braces():
+    given = r"given \alpha, \mu, a \in \mathbb{R}"
+    assert one(r"e^\alpha e^\mu = e^{\alpha + \mu}", given).kind == "equal"
+    assert one(r"e^\alpha e^\mu = e^{\alpha \mu}", given).kind == "refused"
+
+
 def test_a_power_is_a_power_unless_it_is_declared():
     lines = ("x^{n-1} x = x^n", "x^{(n-1)} x = x^n", "x^{(n-1)(n-2)} = x^{n^2 - 3n + 2}")
     given = r"given x \in \mathbb{R}_{>0}, y \in \mathbb{R}^n"

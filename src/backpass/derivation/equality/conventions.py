@@ -52,6 +52,7 @@ class _Read(Analysis):
     """
 
     convention = Convention()
+    _of_matrices = False  # whether the product that is read has a transpose
 
     def reference(self, tree: Tree) -> Shape:
         shape = super().reference(tree)
@@ -113,10 +114,22 @@ class _Read(Analysis):
     def unlike(self, one: Shape, other: Shape, tree: Tree, verb: str) -> Shape:
         return self._together(one, other) or super().unlike(one, other, tree, verb)
 
+    def product(self, tree: Tree) -> Shape:
+        before = self._of_matrices
+        self._of_matrices = any(_is_transposed(one) for one in tree.children)
+        try:
+            return super().product(tree)
+        finally:
+            self._of_matrices = before
+
     def unmultiplied(self, one: Shape, other: Shape, tree: Tree) -> Shape:
         if len(one) == len(other) == 2 and not differ(one[1], other[0]):
             if "1" not in (one[1], other[0]):
                 return one[0], other[1]  # a length that is a number may be the other
+        # A transpose shows that a product is one of matrices.
+        spreads = len(axes_of(one)) != len(axes_of(other))
+        if self._of_matrices and spreads:
+            return super().unmultiplied(one, other, tree)
         return self._together(one, other) or super().unmultiplied(one, other, tree)
 
     def _together(self, one: Shape, other: Shape) -> Shape:
@@ -136,6 +149,10 @@ class _Read(Analysis):
                 return matrix if fits else ()
         pairs = zip(one, other, strict=True)
         return one if not any(differ(*pair) for pair in pairs) else ()
+
+
+def _is_transposed(factor: Tree) -> bool:
+    return factor.data == "power" and factor.children[1].data == "top"
 
 
 class Square(Analysis):

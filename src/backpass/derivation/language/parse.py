@@ -48,7 +48,9 @@ DECLARING = (
     "applied", "broadcast", "direct", "range", "positive", "random", "independent",
     "identical", "mean", "variance",
 )  # fmt: skip
-_LAYER = re.compile(r"\^\s*\{\s*\(\s*\w\s*(?:[+-]\s*\d+\s*)?\)\s*\}")  # W^{(l-1)}
+_LAYER = re.compile(  # W^{(l-1)}, W^{(\ell)}
+    r"\^\s*\{\s*\(\s*(?:\w|\\[a-z]+)\s*(?:[+-]\s*\d+\s*)?\)\s*\}"
+)
 _CONDITION = re.compile(r"\\q?quad\s*\((?P<conditions>[^()]*)\)\s*$")
 
 

@@ -14,6 +14,7 @@ from dataclasses import replace
 from backpass.derivation.equality.check import Chain
 from backpass.derivation.equality.comparing import Refused
 from backpass.derivation.language.parse import Line, Part, Unreadable, parse
+from backpass.derivation.text.columns import lists_its_entries
 from backpass.derivation.text.displays import Display
 from backpass.derivation.text.knowledge import Knowledge
 from backpass.derivation.text.members import Equation, equality
@@ -24,7 +25,7 @@ from backpass.derivation.text.verdict import Verdict, unread, verdict_on
 
 def contest(known: Knowledge, head: Part, part: Part) -> None:
     """Note that an equation may define a name that a comment declares."""
-    if name := is_input(known, head):
+    if (name := is_input(known, head)) and not lists_its_entries(head, part):
         known.contested.setdefault(name, Line("let", head, part))
 
 

@@ -12,6 +12,7 @@ from backpass.derivation.language.brackets import outside
 from backpass.derivation.language.functions import WORD_BEFORE_BRACKET, WORDS
 from backpass.derivation.language.names import Scope
 from backpass.derivation.language.parse import Part, Unreadable, parse
+from backpass.derivation.text.columns import as_row
 from backpass.derivation.text.displays import IMPLIES
 from backpass.derivation.text.losses import without_arguments
 from backpass.derivation.text.marks import usual
@@ -34,6 +35,7 @@ def rewritten(
     if "T" not in names or (time is not None and time.shape):  # no power is an array
         text = text.replaced(_TRANSPOSED, r"^\\top ")
         text = text.replaced(_INVERSE_TRANSPOSED, r"^{-\\top}")
+    text = as_row(text)
     text = text.replaced(_WORD_E, r"\\mathbb{E}")
     text = with_functions(_with_two_indices(text, scope), scope)
     if "E" not in names:
@@ -108,8 +110,8 @@ def _with_indices_first(text: Text, names: set[str]) -> Text:
     for match in reversed([*_LAYER_FIRST.finditer(text.characters)]):
         name, written, label = match.groups()
         layer = "".join(written.split())
-        if len(layer) == 3:  # {L}
-            layer = layer[1]
+        if re.fullmatch(r"\{(?:\w|\\[a-z]+)\}", layer):  # {L}
+            layer = layer[1:-1]
         if f"{name}^{layer}" in names:  # W_{jk}^L for W^L_{jk}
             new = rf"{name}_{label}^{layer} "
             made = Text(new, (text.origins[match.start()],) * len(new))
@@ -277,7 +279,7 @@ _TOP_FIRST = re.compile(
 )
 _LAYER_FIRST = re.compile(
     r"((?<![a-zA-Z\\])[a-zA-Z]|\\[a-zA-Z]+(?:\{[a-zA-Z]\})?)\s*\^\s*([a-zA-Z0-9]"
-    r"|\{\s*\(?\s*\w\s*(?:[+-]\s*\d+\s*)?\)?\s*\})"
+    r"|\\ell(?![a-zA-Z])|\{\s*\(?\s*(?:\w|\\[a-z]+)\s*(?:[+-]\s*\d+\s*)?\)?\s*\})"
     r"\s*_\s*(\w|\{[^{}]*\})"
 )
 _UPRIGHT_E = re.compile(r"\\mathrm\s*(?:\{\s*e\s*\}|\s+e)(?=\s*\^)")
