@@ -475,6 +475,37 @@ def test_an_option_that_the_operator_has_too_is_changed():
     assert (row.quantity, row.variation) == ("dx", "slope=0.75")
 
 
+@triton.jit
+def pooled_kernel(x_ptr, y_ptr, n, scale):
+    total = 0.0
+    for at in range(n):
+        total += tl.load(x_ptr + at)
+    tl.store(y_ptr + tl.program_id(0), scale * total)
+
+
+class Pooled(Bent):
+    """Its instructions rise with the square of the length."""
+
+    def forward(self, x, scale=1.0):
+        y = torch.empty(x.shape, dtype=x.dtype)
+        pooled_kernel[(len(x),)](x.contiguous(), y, len(x), scale)
+        return y, scale
+
+    def backward(self, dy, saved):
+        return (1.0 if self.wrong else saved) * dy.sum().expand(dy.shape)
+
+
+def test_lengths_that_take_more_than_expected_leave_what_an_option_takes(monkeypatch):
+    monkeypatch.setattr(executed, "INSTRUCTIONS", 5_000)
+    settings = {"operator": lambda x, scale=1.0: scale * x.sum().expand(x.shape), "scale": 1.0}
+    report = of_one(Pooled(), (9,), **settings)
+    assert report.passed and {"scale=0.75", "other values"} <= {
+        row.variation for row in report.having("passed")
+    }
+    (row,) = of_one(Pooled(wrong=True), (9,), **settings).failed
+    assert (row.quantity, row.variation) == ("dx", "scale=0.75")
+
+
 def test_a_gradient_of_another_operator_is_named():
     x = torch.randn(9, generator=torch.Generator().manual_seed(0))
     settings = {"slope": 0.5, "methods": ["compiled"], "vary": False, "raises": False}

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from backpass.verify import check
+from backpass.verify.vary.options import other_values
 from backpass.verify.vary.words import words_of
 
 RNG = np.random.default_rng(5)
@@ -25,6 +26,10 @@ def found(report):
 
 def pair(forward, right, wrong):
     return [SimpleNamespace(forward=forward, backward=backward) for backward in (right, wrong)]
+
+
+def test_zero_does_not_become_negative():
+    assert [[*other_values(value)] for value in (0, 3, -1)] == [[1], [4, 2], [0, -2]]
 
 
 def affine(x, w, b=None, *, scaled=True, factor=0.5):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -42,7 +42,7 @@ from backpass.verify.vary.options import executed_options, left_out
 from backpass.verify.vary.rows import EXCLUDED, diagnosis, not_run, summed_up
 from backpass.verify.vary.structure import REPEATS, is_kept, repeats
 from backpass.verify.vary.vanishing import unless_vanishing
-from backpass.verify.vary.work import ASKED_FOR, Work, elements
+from backpass.verify.vary.work import ASKED_FOR, Instructions, Work, elements
 
 NAME = "varied inputs"
 LEAST = 37  # odd, and more rows than most programs handle
@@ -100,7 +100,7 @@ def varied(case: Case, vary: bool | None) -> Iterator[Row]:
     variation in each, and then the others.
     """
     done = [dtype for dtype in LOW if (Executed, dtype) in case.shared]
-    budget = _Budget(IF_ASKED if vary else INSTRUCTIONS, bool(vary))
+    budget = Instructions(IF_ASKED if vary else INSTRUCTIONS, bool(vary))
     series = []
     for dtype in done if vary else done[:1]:
         here = compiled.in_dtype(case, dtype)
@@ -120,27 +120,6 @@ def _prefixed(row: Row, prefix: str) -> Row:
     return replace(row, variation=prefix + row.variation, reason=said + row.reason)
 
 
-@dataclass
-class _Budget:
-    """How many of ``most`` instructions may still be executed. ``kept`` has those
-    reserved in each dtype for other values, which take as many as the values given."""
-
-    most: int
-    asked: bool
-    left: int = 0
-    kept: dict[str, int] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.left = self.most
-
-    def for_(self, dtype: str, first: bool) -> int:
-        """Return how many a variation in a dtype may execute: if asked, half of those
-        that are left, so that a long one does not use all of them. The first one may
-        also use those reserved in its dtype."""
-        own = self.kept.get(dtype, 0) if first else 0
-        return (self.left - sum(self.kept.values()) + own) // (2 if self.asked else 1)
-
-
 class _Varying:
     """The variations of a case whose inputs are tensors of one low precision.
 
@@ -151,7 +130,7 @@ class _Varying:
 
     dtype: str | None = None
 
-    def __init__(self, case: Case, given: Executed, budget: _Budget) -> None:
+    def __init__(self, case: Case, given: Executed, budget: Instructions) -> None:
         self.case, self.given, self.budget = case, given, budget
         self.asked, self.first = budget.asked, True
         one = max(1, self._work(given))
@@ -195,7 +174,7 @@ class _Varying:
             yield _if_right(self._first([trial], integers=True), OF_INTEGERS)
         if together := self._in_eights():
             yield _without_small_errors(self._first([together]))
-        self.budget.kept.pop(self.case.dtype)
+        self.budget.release(self.case.dtype)
         for what, there in self.options:
             yield _if_right(self._first([(what, there)]), OF_OPTIONS)
         yield self._first([(OTHER_VALUES, other_inputs(self.case).inputs)])

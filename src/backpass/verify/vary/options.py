@@ -109,14 +109,15 @@ def other_values(value: object, default: object = None) -> Iterator[object]:
     """Yield values in the domain of an option, as far as one value shows it.
 
     A boolean is flipped, a float made smaller (0 becomes 0.25), an integer increased
-    and decreased by one, and a word replaced by the others of its list in WORDS. The
+    and decreased by one, and a word replaced by the others of its list in WORDS. 0 does
+    not become negative, since -1 may mean the last of something, or nothing. The
     integers of a tuple or a list are put in reverse order, and one of its numbers is
     changed.
     """
     if isinstance(value, bool):
         yield not value
     elif isinstance(value, int):
-        yield from (value + 1, value - 1)
+        yield from (value + 1, value - 1) if value else (1,)
     elif isinstance(value, str):
         yield from next((words for words in WORDS if value in words), ())
     elif isinstance(value, float):

@@ -10,7 +10,7 @@ import math
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import FrameType
 from typing import Any
 
@@ -190,3 +190,30 @@ def _arrays(returned: Any) -> list[Any]:
         return [y, *(array for _, array in named_arrays(saved))]
     except Exception:
         return []  # the contract says what form it has to have
+
+
+@dataclass
+class Instructions:
+    """How many of ``most`` instructions may still be executed. ``kept`` has those
+    reserved in each dtype for other values, which take as many as the values given."""
+
+    most: int
+    asked: bool
+    left: int = 0
+    kept: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.left = self.most
+
+    def for_(self, dtype: str, first: bool) -> int:
+        """Return how many a variation in a dtype may execute: if asked, half of those
+        that are left, so that a long one does not use all of them. The first one may
+        also use those reserved in its dtype."""
+        own = self.kept.get(dtype, 0) if first else 0
+        return (self.left - sum(self.kept.values()) + own) // (2 if self.asked else 1)
+
+    def release(self, dtype: str) -> None:
+        """Let the other values in a dtype use what is reserved for them, also if
+        variations before them took more than was expected."""
+        self.left = max(self.left, sum(self.kept.values()))
+        self.kept.pop(dtype, None)
