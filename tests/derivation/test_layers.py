@@ -76,6 +76,24 @@ def test_the_label_of_a_layer_may_be_a_greek_letter_or_ell(definitions, left, ri
     assert one(f"{left} = {wrong}", definitions).kind == "refused"
 
 
+KALMAN = r"given F, P, Q, H \in \mathbb{R}^{n \times n}, x \in \mathbb{R}^n"
+
+
+def test_a_sign_above_a_name_is_part_of_it():
+    lines = (
+        r"P^- = F P F^\top + Q",
+        r"\hat{x}^{-} = F x",
+        r"x^+ = \hat{x}^- + P^{-} x",
+        r"x^+ - P^- x = F x",
+        r"x^+ - P^- x = F^\top x",
+        r"H P^- H^\top = H (F P F^\top + Q) H^\top",
+        r"H P^- H^\top = H (F P F^\top - Q) H^\top",
+        r"H P^+ = 0",
+    )
+    found = kinds("\n\n".join(f"$$ {line} $$" for line in lines), KALMAN)
+    assert found == ["definition"] * 3 + ["equal", "refused", "equal", "refused", "not readable"]
+
+
 def test_a_greek_power_needs_no_braces():
     given = r"given \alpha, \mu, a \in \mathbb{R}"
     assert one(r"e^\alpha e^\mu = e^{\alpha + \mu}", given).kind == "equal"

@@ -314,5 +314,5 @@ def test_each_rule_of_the_grammar_is_analysed_and_evaluated():
     assert analysed - {"condition", "conditions", "applied", "arguments"} == evaluated
     # The others have one child alone, or are taken apart by the rule that contains them.
     words = """accented argument atom below case comparison declaration declarations dots each exponent expression factor function group head inverse_top layer letter_and_top limits lower moved
-        name operator over piece plain power_of_letter quotient relation row shifted side space subscript top transposed upper"""
+        name operator over piece plain power_of_letter quotient relation row shifted side sign space subscript top transposed upper"""
     assert rules - analysed == {*words.split()}

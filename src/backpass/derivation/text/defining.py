@@ -43,7 +43,8 @@ def defines(known: Knowledge, head: Part) -> bool:
         return False
     if re.match(r"\\(?:bar|overline|dot)(?![a-zA-Z])", head.text):
         return False
-    if tree.data == "power_of_name" and known.scope.resolve(tree.children[0]):
+    is_power = tree.data == "power_of_name" and str(tree.children[1]) not in ("+", "-")
+    if is_power and known.scope.resolve(tree.children[0]):
         return False  # a power, as in \sigma^2 = …, where \sigma is known
     found = known.scope.resolve(tree)
     if found is not None and found.kind == "variable":

@@ -58,7 +58,7 @@ class Numbers(Names):
             references = self.expression.references
             references[id(tree)] = references.pop(id(named))
             return shape[::-1]
-        if exponent.data == "layer":
+        if exponent.data in ("layer", "sign"):
             name = self.part.written(tree)
             self.reject(f"{name} is not declared or defined above", tree)
         shape = () if self._is_exponential(base, exponent) else self.visit(base)
@@ -142,6 +142,7 @@ class Numbers(Names):
             "number",
             "scalar",
             "layer",
+            "sign",
             "reference",  # a^{l}
             "sum",  # a^{l-1}
             "bracket",  # a^{(l-1)}
