@@ -506,6 +506,15 @@ def test_lengths_that_take_more_than_expected_leave_what_an_option_takes(monkeyp
     assert (row.quantity, row.variation) == ("dx", "scale=0.75")
 
 
+def test_the_operator_is_given_the_options_that_it_names():
+    for kind in ("positional", "keyword"):
+        operator = bent if kind == "positional" else lambda x, *, slope=0.1: bent(x, slope)
+        assert of_one(Bent(), (9,), operator=operator, slope=0.5).passed
+        report = of_one(Bent(wrong=True), (9,), operator=operator, slope=0.5)
+        assert {row.quantity for row in report.failed} == {"dx"}
+    assert of_one(Bent(), (9,), operator=lambda slope: bent(slope, 0.5), slope=0.5).passed
+
+
 def test_a_gradient_of_another_operator_is_named():
     x = torch.randn(9, generator=torch.Generator().manual_seed(0))
     settings = {"slope": 0.5, "methods": ["compiled"], "vary": False, "raises": False}
@@ -525,8 +534,8 @@ def test_an_option_that_means_another_thing_to_the_operator_accuses_nobody():
     assert row.reason.endswith("the option may mean another thing to the operator")
 
 
-def test_an_option_that_the_operator_lacks_or_has_with_another_default_stays():
-    for operator in (bent(torch.ones(1)).mul, lambda x: bent(x), lambda x, slope=0.5: bent(x)):
+def test_an_option_that_the_operator_lacks_stays():
+    for operator in (bent(torch.ones(1)).mul, lambda x: bent(x)):
         report = of_one(Bent(), (9,), operator=operator, slope=1.0)
         assert not any("slope" in row.variation for row in report.rows)
 

@@ -64,6 +64,7 @@ from backpass.verify.report import (
     Row,
 )
 from backpass.verify.seeded import numbers_kept
+from backpass.verify.signatures import with_options
 from backpass.verify.subject import Subject, is_function, load, subject
 from backpass.verify.vary import executed, work
 from backpass.verify.vary.call import varied_call
@@ -148,7 +149,8 @@ def check(
     - ``dy`` replaces the random cotangent; for several outputs it is a single vector of
       all their elements;
     - ``operator`` is a PyTorch function of all inputs that computes the same y; for a
-      layer or a module, its inputs come first and then its parameters;
+      layer or a module, its inputs come first and then its parameters; it is given the
+      options that it has by name;
     - ``zero_gradients`` names inputs whose gradient is identically zero, which is
       otherwise reported as vacuous;
     - ``constants`` names floating-point inputs that have no gradient;
@@ -232,12 +234,13 @@ def check(
         options = {**options_for(op), **options}
     under_test = subject(op, len(inputs), options, zero_gradients, constants)
     conventions = check_conventions(conventions, under_test.input_names)
+    inputs = under_test.complete(inputs)
     case = Case(
         under_test,
-        under_test.complete(inputs),
+        inputs,
         seed,
         dy,
-        operator,
+        with_options(operator, len(inputs), options),
         tolerances or {},
         explain,
         declared=precision,

@@ -6,7 +6,8 @@ from __future__ import annotations
 import ast
 import inspect
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 
@@ -37,6 +38,20 @@ def option_names(forward: Callable, count: int, others: set[str]) -> list[str] |
     if parameters is None or any(p.kind in variadic for p in parameters):
         return None
     return [p.name for p in parameters[count:] if p.name not in others]
+
+
+def with_options(
+    operator: Callable | None, count: int, options: Mapping[str, Any]
+) -> Callable | None:
+    """Return an operator of ``count`` inputs with those options that it names."""
+    if operator is None:
+        return None
+    parameters = parameters_of(operator) or []
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL)
+    inputs = {p.name for p in parameters[:count] if p.kind != p.KEYWORD_ONLY}
+    named = {p.name for p in parameters if p.kind not in positional} - inputs
+    taken = {name: options[name] for name in options.keys() & named}
+    return partial(operator, **taken) if taken else operator
 
 
 def defaults_of(forward: Callable, names: Sequence[str]) -> dict[str, Any]:
