@@ -90,3 +90,50 @@ def test_with_vary_two_largest_elements_are_equal():
         report = check(Largest(share), x, **settings)
         assert report.passed and says in {row.variation for row in report.having("passed")}
     assert {row.variation for row in check(Largest("both"), x, **settings).failed} == {says}
+
+
+@triton.jit
+def capped_kernel(x_ptr, s_ptr, dy_ptr, dx_ptr, ds_ptr, n, CAP: tl.constexpr, BLOCK: tl.constexpr):
+    row, column = tl.program_id(0), tl.arange(0, BLOCK)
+    at = row * n + column
+    x = tl.load(x_ptr + at, mask=column < n, other=0.0).to(tl.float32)
+    dy = tl.load(dy_ptr + at, mask=column < n, other=0.0).to(tl.float32)
+    s = tl.load(s_ptr + row).to(tl.float32)
+    dx = tl.where(x < CAP * s, dy / s, 0.0)
+    tl.store(dx_ptr + at, dx, mask=column < n)
+    tl.store(ds_ptr + row, -tl.sum(dx * x / s, axis=0))
+
+
+def capped(x, s):
+    return (x / s[:, None]).clamp(max=2.0)
+
+
+class Capped:
+    """``min(x / s, 2)``, whose gradient PyTorch computes as that below 2 where the ratio is 2."""
+
+    def __init__(self, cap):
+        self.cap = cap
+
+    def forward(self, x, s):
+        return capped(x, s), (x, s)
+
+    def backward(self, dy, saved):
+        x, s = (array.contiguous() for array in saved)
+        dx, ds = torch.empty_like(x), torch.empty_like(s)
+        block = triton.next_power_of_2(x.shape[1])
+        capped_kernel[(len(x),)](x, s, dy.contiguous(), dx, ds, x.shape[1], self.cap, BLOCK=block)
+        return dx, ds
+
+
+@pytest.mark.parametrize(("cap", "right"), [(2.0, True), (1.8, False)])
+def test_a_quotient_on_a_kink_has_the_gradient_of_either_side(cap, right):
+    draw = torch.Generator().manual_seed(0)
+    x, s = (
+        torch.randn(4, 21, generator=draw).bfloat16(),
+        (torch.rand(4, generator=draw) + 0.5).bfloat16(),
+    )
+    x[0, 0], x[2, 6] = 1.85 * s[0], 2 * s[2]
+    report = check(Capped(cap), x, s, operator=capped, methods=["compiled"], vary=False, raises=False)
+    assert (not report.failed) is right, str(report)
+    says = {row.quantity for row in report.rows if "1 element is at a kink" in row.note}
+    assert says == ({"dx", "ds"} if right else set())

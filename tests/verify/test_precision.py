@@ -348,6 +348,72 @@ def test_a_limit_that_half_precision_rounds(at_the_limit):
     assert check(Clamp, x, raises=False, explain=False).passed is (at_the_limit != "wrong")
 
 
+class Capped:
+    """``min(x / s, 2)`` with one s for each row; ``below`` says where the ratio counts as smaller."""
+
+    def __init__(self, below, times=1.0):
+        self.below, self.times = below, times
+
+    def forward(self, x, s):
+        return (x.float() / s.float()[:, None]).clamp(max=2.0).to(x.dtype), (x.float(), s.float()[:, None])
+
+    def backward(self, dy, saved):
+        x, s = saved
+        dx = dy.float() / s * self.below(x / s)
+        ds = -self.times * (dy.float() * x / s**2 * self.below(x / s)).sum(1)
+        return dx.to(dy.dtype), ds.to(dy.dtype)
+
+
+CAPPED = {
+    "as PyTorch": (Capped(lambda u: u <= 2), True),
+    "the other side": (Capped(lambda u: u < 2), True),
+    "the other side of one kink": (
+        Capped(lambda u: (u < 2) | ((u == 2) & (u.sum(1, keepdim=True) > 0))),
+        True,
+    ),
+    "a margin": (Capped(lambda u: u < 1.8), False),
+    "nowhere": (Capped(lambda u: u < 3), False),
+    "beyond both sides": (Capped(lambda u: (u <= 2) + 0.3 * (u == 2)), False),
+    "an element elsewhere": (Capped(lambda u: (u < 2) & (u != u[0, 1])), False),
+    "a factor of ds": (Capped(lambda u: u < 2, times=1.05), False),
+}
+
+
+def at_kinks(report):
+    return {row.quantity for row in report.rows if "at a kink" in row.note or "at kinks" in row.note}
+
+
+@pytest.mark.parametrize(("op", "right"), CAPPED.values(), ids=CAPPED)
+def test_sixteen_bits_put_a_quotient_on_a_kink(op, right):
+    """A rounded x may be exactly 2 s, where the gradients of x and of s on either side are right."""
+    x, s = normal(4, 30), normal(4).abs() + 0.5
+    x[0, 0], x[1, 7], x[3, 2] = 1.85 * s[0], 2 * s[1], 2 * s[3]
+    report = judged(op, x, s, operator=lambda x, s: (x / s[:, None]).clamp(max=2.0))
+    assert (not report.failed) is right, str(report)
+    other = right and op is not CAPPED["as PyTorch"][0]
+    assert at_kinks(report) == ({"dx", "ds"} if other else set())
+
+
+@pytest.mark.parametrize("both", [False, True])
+def test_at_a_kink_all_gradients_are_of_one_side(both):
+    """Of two equal elements x and z, one may have the whole gradient, where PyTorch halves it."""
+
+    def forward(x, z):
+        assert x.dtype == torch.bfloat16
+        return torch.maximum(x, z), (x, z)
+
+    def backward(dy, saved):
+        x, z = saved
+        return dy * (x >= z), dy * (z >= x if both else z > x)
+
+    x, z = normal(4, 30), normal(4, 30, seed=1)
+    x[1, 7], x[3, 2] = z[1, 7], z[3, 2]
+    op = SimpleNamespace(forward=forward, backward=backward)
+    report = judged(op, x, z, operator=torch.maximum)
+    assert bool(report.failed) is both, str(report)
+    assert both or at_kinks(report) == {"dx", "dz"}
+
+
 @pytest.mark.parametrize(
     ("function", "alone"),
     [(F.silu, True), (lambda x: x - x.mean(0), False), (lambda x: x * x.roll(2, 1), False)],

@@ -98,10 +98,14 @@ def excused(
         return None
     row = judge.row(got, np.where(apart, got, reference))
     case.found.references[judge.method, judge.quantity] = reference
-    n = int(apart.sum())
-    places = "1 element is at a kink" if n == 1 else f"{n} elements are at kinks"
-    note = f"{places}, where any slope between those of the two sides passes"
+    note = kink_note(int(apart.sum()))
     return _with_note(row, note) if row.verdict == PASSED else None
+
+
+def kink_note(n: int) -> str:
+    """Return the note of a gradient of which n elements are excused."""
+    places = "1 element is at a kink" if n == 1 else f"{n} elements are at kinks"
+    return f"{places}, where any slope between those of the two sides passes"
 
 
 def _with_note(row: Row, note: str) -> Row:

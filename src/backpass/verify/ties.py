@@ -9,7 +9,7 @@ in any way, but its sum may not change.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
@@ -122,20 +122,32 @@ def _backwards(n: int) -> np.ndarray:
 
 def _moved(case: Case, moves: Moves) -> Case:
     """Return the case with the equal elements of each input moved, in float64."""
-    inputs = []
-    for given in case.inputs:
+    moved = {}
+    for at, given in enumerate(case.inputs):
         if not _has_ties(given):
-            inputs.append(given)
             continue
         x = to_numpy(given)
         size = np.where(x == 0, _least(x), np.abs(x))
         unit = MOVE * EPSILON[case.dtype] * size
-        x = np.where(_ties(x), x + unit * moves(x.size).reshape(x.shape), x)
-        inputs.append(to_torch(x, device_of(given)) if is_torch(given) else x)
-    # Forward says which outputs have gradients; it need not accept these inputs.
-    forward = partial(_at_the_given, case)
-    subject = replace(case.subject, forward=forward)
-    return replace(case, subject=subject, inputs=tuple(inputs), given_dy=case.dy)
+        moved[at] = np.where(_ties(x), x + unit * moves(x.size).reshape(x.shape), x)
+    return beside(case, moved)
+
+
+def beside(case: Case, moved: Mapping[int, np.ndarray]) -> Case:
+    """Return the case with some inputs replaced by numbers of float64, for a reference.
+
+    Forward says which outputs have gradients; it need not accept these inputs.
+    """
+    inputs = tuple(
+        value
+        if at not in moved
+        else to_torch(moved[at], device_of(value))
+        if is_torch(value)
+        else moved[at]
+        for at, value in enumerate(case.inputs)
+    )
+    subject = replace(case.subject, forward=partial(_at_the_given, case))
+    return replace(case, subject=subject, inputs=inputs, given_dy=case.dy)
 
 
 def _at_the_given(case: Case, *_: object, **__: object) -> tuple[Any, Any]:

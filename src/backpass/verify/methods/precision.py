@@ -35,7 +35,7 @@ from backpass import ops
 from backpass.contract.arrays import is_array
 from backpass.interpreters import rounding
 from backpass.operation import Operation
-from backpass.verify import composed, domain, ties
+from backpass.verify import composed, domain, kinks, ties
 from backpass.verify.case import Case, NotRun
 from backpass.verify.comparison import Judge, Key
 from backpass.verify.convert import (
@@ -57,7 +57,7 @@ from backpass.verify.methods.autograd import (
 )
 from backpass.verify.methods.pytorch import bound_operator
 from backpass.verify.report import FAILED, PASSED, Row
-from backpass.verify.sides import differing, is_subgradient
+from backpass.verify.sides import differing, is_subgradient, kink_note
 
 NAME = "low precision"
 WIDER = "and in float32"  # the next rows, for a subject that does not accept float64
@@ -66,8 +66,6 @@ LOW = ("float32", "float16", "bfloat16")
 # Times the expected root mean square: the largest of random errors in half precision.
 RANDOM = 1.5
 EACH = 6  # times an element's expected error: the largest of random errors in float32
-JUMP = 0.25  # of an element: a larger change counts as a jump at a kink
-RARE = 0.05  # of all elements, that may be at kinks; or one
 NEIGHBOURS, FEW = 8, 1  # neighbours of inputs of up to MANY elements, and of more
 MANY = 1 << 16
 # Of the largest element: the most that cancellation may leave of dy's own rounding.
@@ -198,21 +196,28 @@ def rows_against_float64(
             for key, of in right.items()
         }
     named = dict(zip(case.subject.input_names, case.inputs, strict=False))
-    rows, beside = [], ties.Beside(case, partial(_by_key, function=function))
+    rows, reference = [], partial(_by_key, function=function)
+    beside = ties.Beside(case, reference)
+    allowed = {key: bounds[key].each for key in found}
+    around = kinks.Kinks(case, dtype, reference, found, allowed)
+    away = domain.is_away(case.subject.shapes, named)
     for key, of in found.items():
         how = f"{dtype} against float64{source}; {bounds[key].words}"
         judge = Judge(case, method, key, 0.0, how, RESOLUTION)
         row = _judged(judge, of, right[key], bounds[key])
-        excused = not domain.is_away(case.subject.shapes, named)
-        if row.verdict == FAILED and dtype != "float32" and key != "y" and excused:
-            other = _beyond_kinks(case, dtype, function, key, of, right[key], bounds)
-            row = _judged(judge, other, right[key], bounds[key])
+        may_be_at_kinks = dtype != "float32" and key != "y" and not away
+        if row.verdict == FAILED and may_be_at_kinks:
+            excused = around.within_a_unit(key)
+            row = _unless(row, excused, judge, of, right[key], bounds[key])
         if row.verdict == FAILED and case.subject.stem not in ops.STEMS:
             other, n = beside.excused(key, of, bounds[key].each)
             if n:
                 row = replace(
                     _judged(judge, other, right[key], bounds[key]), note=ties.note(n)
                 )
+            elif may_be_at_kinks and around.excused:
+                excused = around.excused[key]
+                row = _unless(row, excused, judge, of, right[key], bounds[key])
         if row.verdict == FAILED:
             own = _unlike_autograd(case, key, function, right[key])
             if own is not None:
@@ -239,40 +244,6 @@ def _explained(case: Case, row: Row, dtype: str, right_in_float64: bool) -> Row:
     if row.error is None or not np.isfinite(row.error):
         return replace(row, reason=f"{row.reason}; {reason}")
     return replace(row, reason=reason, note=KEY)
-
-
-def _beyond_kinks(
-    case: Case,
-    dtype: str,
-    function: Callable,
-    key: Key,
-    got: np.ndarray | None,
-    right: np.ndarray,
-    bounds: dict[Key, Bound],
-) -> np.ndarray | None:
-    """Return the gradient with the reference's elements at kinks, if they are few.
-
-    An element is at a kink if the reference jumps when the inputs move by one unit in
-    the last place; the gradient may have the value on the far side of the jump. Half
-    precision rounds the bound too, such as a clamp's 0.7, which decides ``x < 0.7``.
-    """
-    if got is None or got.shape != right.shape:
-        return got
-    allowed = bounds[key].each
-    beyond = np.zeros(right.shape, bool)
-    for unit in (EPSILON[dtype], -EPSILON[dtype]):
-        moved = replace(case, inputs=case.changed(partial(_moved, unit, dtype)))
-        there = _by_key(replace(moved, given_dy=case.dy), function)[key]
-        change = np.abs(there - right)
-        own = JUMP * np.maximum(np.abs(there), np.abs(right))
-        jumps = (change > allowed) & (change > own) & (change > 8 * np.median(change))
-        beyond |= jumps & (np.abs(got - there) <= allowed)
-    few = max(1, int(RARE * right.size))
-    return np.where(beyond, right, got) if beyond.sum() <= few else got
-
-
-def _moved(unit: float, dtype: str, x: np.ndarray) -> np.ndarray:
-    return rounding.rounded(x * (1 + unit), dtype)
 
 
 def _unlike_autograd(
@@ -575,6 +546,21 @@ def _judged(
     if row.verdict == FAILED and not finite.all():
         return replace(row, how=how, tolerance=tolerance)
     return row
+
+
+def _unless(
+    row: Row,
+    excused: np.ndarray,
+    judge: Judge,
+    got: np.ndarray | None,
+    reference: np.ndarray,
+    allowed: Bound,
+) -> Row:
+    """Return a failed row; if elements at kinks are excused, the row of the others."""
+    if got is None or not excused.any():
+        return row
+    row = _judged(judge, np.where(excused, reference, got), reference, allowed)
+    return replace(row, note=kink_note(int(excused.sum())))
 
 
 def _beyond_in_all(
