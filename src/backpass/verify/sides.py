@@ -98,14 +98,16 @@ def excused(
         return None
     row = judge.row(got, np.where(apart, got, reference))
     case.found.references[judge.method, judge.quantity] = reference
-    note = kink_note(int(apart.sum()))
+    passes = "any slope between those of the two sides passes"
+    note = kink_note(int(apart.sum()), passes)
     return _with_note(row, note) if row.verdict == PASSED else None
 
 
-def kink_note(n: int) -> str:
-    """Return the note of a gradient of which n elements are excused."""
+def kink_note(n: int, passes: str) -> str:
+    """Return the note of a gradient of which n elements are excused, and what passes
+    there."""
     places = "1 element is at a kink" if n == 1 else f"{n} elements are at kinks"
-    return f"{places}, where any slope between those of the two sides passes"
+    return f"{places}, where {passes}"
 
 
 def _with_note(row: Row, note: str) -> Row:

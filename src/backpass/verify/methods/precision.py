@@ -66,6 +66,7 @@ LOW = ("float32", "float16", "bfloat16")
 # Times the expected root mean square: the largest of random errors in half precision.
 RANDOM = 1.5
 EACH = 6  # times an element's expected error: the largest of random errors in float32
+EITHER = "the gradient of either side passes"
 NEIGHBOURS, FEW = 8, 1  # neighbours of inputs of up to MANY elements, and of more
 MANY = 1 << 16
 # Of the largest element: the most that cancellation may leave of dy's own rounding.
@@ -560,7 +561,7 @@ def _unless(
     if got is None or not excused.any():
         return row
     row = _judged(judge, np.where(excused, reference, got), reference, allowed)
-    return replace(row, note=kink_note(int(excused.sum())))
+    return replace(row, note=kink_note(int(excused.sum()), EITHER))
 
 
 def _beyond_in_all(
