@@ -506,6 +506,15 @@ def test_lengths_that_take_more_than_expected_leave_what_an_option_takes(monkeyp
     assert (row.quantity, row.variation) == ("dx", "scale=0.75")
 
 
+def test_a_dtype_in_which_the_operator_rounds_too_coarsely_is_not_judged():
+    settings = {"operator": lambda x: (x + 1e4 - 1e4) * 2, "dtype": torch.float64, "vary": False}
+    report = of_one(Doubled(), (9,), **settings)
+    dtypes = {row.method.split()[-1]: row.verdict for row in report.rows if row.quantity == "y"}
+    assert report.passed
+    assert dtypes == {"float32": "passed", "float16": "not run", "bfloat16": "not run"}
+    assert of_one(Doubled(), (9,), **settings | {"dtype": torch.bfloat16}).having("vacuous")
+
+
 def test_the_operator_is_given_the_options_that_it_names():
     for kind in ("positional", "keyword"):
         operator = bent if kind == "positional" else lambda x, *, slope=0.1: bent(x, slope)

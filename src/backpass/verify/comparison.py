@@ -31,6 +31,7 @@ from backpass.verify.reruns import (
 from backpass.verify.variants import variants
 
 DECLARED_ZERO = "the gradient is declared zero"
+TOO_COARSE = "this dtype's rounding is as large as the gradient: any error would pass"
 FINE = 1e-14  # of two gradients that differ by rounding alone
 # A less accurate reference cannot tell a variant of backward from rounding.
 CLOSE = 1e-6
@@ -152,8 +153,7 @@ class Judge:
                 FAILED, np.inf, f"expected 0; got up to {most:.2g}", note
             )
         if self.tolerance >= 1:
-            reason = "this dtype's rounding is as large as the gradient: any error would pass"
-            return self.verdict(VACUOUS, None, reason, note)
+            return self.verdict(VACUOUS, None, TOO_COARSE, note)
         error = farthest(got, reference) / size
         if error <= self.tolerance:
             return self.verdict(PASSED, error, note=note)
