@@ -150,6 +150,16 @@ def head_of(part: Part) -> Head:
     return Head(name, parameters, letters)
 
 
+def is_definable(head: Part) -> bool:
+    """Whether a left side that is a function's value can be that of its definition; the
+    arguments of G(m_k) are values instead."""
+    try:
+        head_of(head)
+    except Unreadable:
+        return False
+    return True
+
+
 def _function_name(tree: Tree) -> str:
     accent, name = accent_and_name(tree)
     return f"\\{accent}{{{name}}}" if accent else with_label(name, subscripts_of(tree))

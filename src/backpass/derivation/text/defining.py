@@ -7,7 +7,13 @@ import re
 from lark import Token
 
 from backpass.derivation.language.analysis import Analysis
-from backpass.derivation.language.functions import find, head_of, is_function, moment
+from backpass.derivation.language.functions import (
+    find,
+    head_of,
+    is_definable,
+    is_function,
+    moment,
+)
 from backpass.derivation.language.names import BUILT_IN
 from backpass.derivation.language.parse import Line, Part, Unreadable, parse
 from backpass.derivation.language.written import canonical
@@ -55,7 +61,7 @@ def defines(known: Knowledge, head: Part) -> bool:
 def overloaded(known: Knowledge, head: Part) -> str:
     """Return a question if the left side of an equation is the value of a function that
     a display defines for another variable; otherwise ""."""
-    if not is_function(head):
+    if not is_function(head) or not is_definable(head):
         return ""
     name, parameters, _ = head_of(head)
     for line in known.now.implied & {*known.now.lines}:

@@ -22,7 +22,9 @@ _IMPOSES = re.compile(
     rf"|\b[aA]t (?:the|a|an|any|each|every|this|its) (?:\w+ )?{_POINT}\b"
     r"|\b(?:must|should|has to|have to) (?:vanish|be (?:zero|equal|0))"
     r"|\b(?:first[- ]order|optimality|stationarity) conditions?\b|\bvanish(?:es|ing)?\b"
-    r"|\bnormal equations?\b"
+    r"|\b(?:[nN]ormal|[sS]core|[lL]ikelihood|[eE]stimating) equations?\b"
+    r"|\b[tT]here (?:exists?|(?:is|are) (?:some|at least))\b|\bfor some\b"
+    r"|\b[aA]t (?:the )?points? (?:\$|\\\()|\b[eE]valuated at\b"
 )
 # Words near which a side that is 0 is often imposed.
 _MAY_IMPOSE = re.compile(

@@ -16,7 +16,12 @@ from backpass.derivation.equality.comparing import (
     sum_to_one,
     uses_states,
 )
-from backpass.derivation.language.functions import head_of, is_function, moment
+from backpass.derivation.language.functions import (
+    head_of,
+    is_definable,
+    is_function,
+    moment,
+)
 from backpass.derivation.language.names import BUILT_IN
 from backpass.derivation.language.parse import Part, Unreadable, parse
 from backpass.derivation.text.assumed import with_assumptions
@@ -27,8 +32,16 @@ from backpass.derivation.text.knowledge import Knowledge
 from backpass.derivation.text.members import Equation, agree
 from backpass.derivation.text.passages import Text
 from backpass.derivation.text.readings import other_reading
-from backpass.derivation.text.single import certainty
-from backpass.derivation.text.stated import Hint, asked, of_indices, of_signs, of_sum
+from backpass.derivation.text.single import certainty, differs_as_number
+from backpass.derivation.text.stated import (
+    Hint,
+    asked,
+    asked_of_interval,
+    asked_of_symmetry,
+    of_indices,
+    of_signs,
+    of_sum,
+)
 from backpass.derivation.text.verdict import Counterexample, Verdict, unread, verdict_on
 
 
@@ -69,6 +82,9 @@ def refusal(
     if not message:
         hint = _hint(refused)
         message = asked(known, hint, part)
+    if not message and (message := asked_of_symmetry(known, used)):
+        message = "" if differs_as_number(known, equation, part) else message
+    message = message or asked_of_interval(known, used)
     if message:
         differs = used.isdisjoint(known.inferred_names)
         return replace(unread(document, member, message, line), differs=differs)
@@ -109,6 +125,8 @@ def _not_a_claim(known: Knowledge, head: Part, part: Part) -> str:
     """Return why a false equation may not be a claim, or "" if it is one."""
     if is_function(head):
         if moment(known.scope, parse(head, "head").children[0]):
+            return ""
+        if not is_definable(head):
             return ""
         name, parameters, _ = head_of(head)
         scope = known.scope

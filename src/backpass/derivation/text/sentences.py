@@ -29,6 +29,11 @@ _CASE = re.compile(
 _CONDITIONAL = re.compile(
     r"\b(?:if|when|whenever|unless|provided|as long as|in case)\b", re.I
 )
+# Words directly behind an equation which say that it holds under a condition.
+_BEHIND = re.compile(
+    r"\s*(?:\$\$)?[\s,.]*(?:(?:if|when|whenever|unless|provided|iff)\b"
+    r"|(?:only|exactly|precisely)\s+(?:if|when)\b|as long as\b)"
+)
 _FOUND = re.compile(r"\b(?:expect(?:s|ed)?|(?:can|could|may|might)\s+(?:\w+\s+)?\w+)\b")
 _NAME = re.compile(r"((?:\\[a-zA-Z]+\s*\{\s*)?\\?[a-zA-Z]+(?:\s*\})?)\s*=")
 _MEMBER = re.compile(r"\\in(?![a-zA-Z])")
@@ -62,6 +67,8 @@ def in_sentences(items: Iterable[Item], source: str) -> Iterator[Item]:
         inside = _is_inside(item, source)
         if _CONDITION.search(prose) or (inside and _CASE.search(prose)):
             yield Aside(item)
+        elif _BEHIND.match(source, item.end):
+            yield replace(item, conditional=True)
         elif is_conditional(prose) if inside else _is_claim(item, source):
             yield replace(item, conditional=True)
         else:

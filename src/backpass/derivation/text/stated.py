@@ -7,6 +7,7 @@ asked about.
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from typing import NamedTuple
 
 from backpass.derivation.language.parse import Part
@@ -22,6 +23,14 @@ SUMS_TO_ONE = re.compile(
     re.I,
 )
 _POSITIVE = re.compile(r"\bpositive\b|>\s*0(?![.\d])|\\mathbb\{R\}[_^]\{?\+", re.I)
+
+
+_SYMMETRIC = re.compile(
+    r"\b(?:symmetric|hermitian|(?:positive|negative)[- ](?:semi[- ]?)?definite"
+    r"|covariance matri(?:x|ces))\b",
+    re.I,
+)
+_SENTENCE = re.compile(r"(?<=[.!?])\s+|\n\s*\n")
 
 
 class Hint(NamedTuple):
@@ -81,3 +90,37 @@ def asked(known: Knowledge, hint: Hint, part: Part) -> str:
         f"it holds if {hint.condition}: does “{stated}” in the text say so? If it does, "
         f"{hint.declared}"
     )
+
+
+def asked_of_interval(known: Knowledge, names: Collection[str]) -> str:
+    """Return what to ask if the text says that one of some names lies in an interval;
+    otherwise ""."""
+    for name in sorted(names):
+        if known.scope.variables[name].shape:
+            continue
+        inside = rf"(?<![a-zA-Z\\]){re.escape(name)}\s*\\in\s*(?:\\left\s*)?[(\[]"
+        if found := re.search(inside, known.source):
+            where = known.document.where(known.document.line(found.start()))
+            return (
+                f"it does not hold for every {name}, and {where} says in which interval "
+                f"{name} lies; this cannot be declared"
+            )
+    return ""
+
+
+def asked_of_symmetry(known: Knowledge, names: Collection[str]) -> str:
+    """Return what to ask if the prose says that one of some names is symmetric;
+    otherwise ""."""
+    for name in sorted(names):
+        shape = known.scope.variables[name].shape
+        if len(shape) != 2 or shape[0] != shape[1] or "1" in shape:
+            continue
+        letter = name.partition("_")[0]
+        used = re.compile(rf"(?<![a-zA-Z\\]){re.escape(letter)}(?![a-zA-Z])")
+        for sentence in _SENTENCE.split(known.prose):
+            if (found := _SYMMETRIC.search(sentence)) and used.search(sentence):
+                return (
+                    f"does “{found[0]}” in the text mean that {name} is symmetric? If it "
+                    rf"does, declare constant {name}, and say: assume {name} = {name}^\top"
+                )
+    return ""

@@ -149,6 +149,8 @@ class Meanings:
                 if left is not None and squared(left):
                     root = (read.section, key_of(left.parts[0]))
                     is_new &= root not in seen and root not in headed
+                # \phi'(u) is derived from \phi(u), even by a line that is not readable.
+                is_new &= not (is_known and left.kind == "apply" and "'" in head.sups)
                 states = read.signed or (introduced and read.called)
                 if (
                     (is_new or (states and key not in headed))

@@ -1,0 +1,66 @@
+"""What a text says about a line keeps a right line from being refused, and a wrong line is refused elsewhere."""
+
+import pytest
+
+from .judging import kinds, one, verdicts
+
+SYMMETRIC = r"given S, A \in \mathbb{R}^{n \times n}, u \in \mathbb{R}^n"
+SUM = r"given z \in \mathbb{R}^n, c \in \mathbb{R}; let r = \sum_i (z_i - c)^2"
+
+
+@pytest.mark.parametrize(
+    "prose",
+    [
+        "For a symmetric matrix $S$:",
+        "Let $S$ be positive-definite.",
+        "The covariance matrix $S$ has an inverse.",
+    ],
+)
+def test_a_matrix_that_is_symmetric_in_the_prose(prose):
+    def found(line):
+        return verdicts(f"{prose}\n\n$$ {line} $$", SYMMETRIC)[0]
+
+    asked = found(r"\nabla_u (u^\top S u) = 2 S u")
+    assert asked.kind == "not readable" and "mean that S is symmetric?" in asked.message
+    assert found(r"\nabla_u (u^\top S u) = (S + S^\top) u").kind == "equal"
+    assert found(r"\nabla_u (u^\top S u) = 3 S u").kind == "refused"
+    assert found(r"\nabla_u (u^\top A u) = 2 A u").kind == "refused"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("**Normal equation:**", ""),
+        ("The score equation is", ""),
+        ("The derivative is", "if and only if $c$ is the mean."),
+        ("There exists a point $c$ with", ""),
+        ("We have", "only if $c$ is the mean."),
+    ],
+)
+def test_an_equation_that_words_impose(before, after):
+    line = r"$$ \frac{\partial r}{\partial c} = 0 $$"
+    assert verdicts(f"{before}\n\n{line}\n\n{after}", SUM)[0].kind in ("not readable", "nothing claimed")
+    assert verdicts(f"The derivative is\n\n{line}\n\nNow to the mean.", SUM)[0].kind == "refused"
+
+
+def test_a_number_that_lies_in_an_interval():
+    given = r"given c, x \in \mathbb{R}"
+    line = r"$$ |c x^2| = c x^2 $$"
+    (*_, found) = verdicts(f"Here $c \\in (0, 1)$.\n\n{line}", given)
+    assert found.kind == "not readable" and "in which interval c lies" in found.message
+    assert kinds(line, given) == ["refused"]
+
+
+def test_a_function_at_a_declared_name_with_an_index():
+    given = r"given m_k \in \mathbb{R}^d; let G(v) = v^\top v"
+    lines = (r"G(m_k) = m_k^\top m_k", r"G(m_k) = 2 m_k^\top m_k", r"G(m_k) = m_k m_k")
+    assert [one(line, given).kind for line in lines] == ["equal", "refused", "ill-formed"]
+
+
+def test_an_unread_derivative_of_a_function_defines_nothing():
+    wrong = r"$$ \phi'(u) = 5 u \lim_{t \to 0} 1 $$"
+    assert kinds(f"$$ \\phi(u) = u^2 $$\n\n{wrong}\n\n{wrong}") == [
+        "definition",
+        "not readable",
+        "not readable",
+    ]
