@@ -131,9 +131,14 @@ class _Provisioner(LocalProvisioner):
 
 
 class ForkedKernelManager(AsyncKernelManager):
-    """Manages one forked kernel."""
+    """Manages one forked kernel.
+
+    It is reached by files beside its notes: a port that is free when it is chosen may be taken when the kernel opens it.
+    """
 
     async def _async_pre_start_kernel(self, **settings: Any):
+        if CAN_FORK and (notes := settings.get("env", {}).get(NOTES)):
+            self.transport, self.ip = "ipc", notes
         if CAN_FORK and self.provisioner is None:
             self.provisioner = _Provisioner(parent=self, kernel_id="", kernel_spec=self.kernel_spec)
         return await super()._async_pre_start_kernel(**settings)

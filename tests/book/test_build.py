@@ -175,9 +175,12 @@ def check_warnings(result: subprocess.CompletedProcess, complaints: dict[str, st
         assert f"{name}.md:" in line and complaint in line
 
 
-# Kernels are forked from a process that has imported SymPy, but see neither the build nor each other.
-MARK = """import sys, sympy
+# Kernels are forked from a process that has imported SymPy, but see neither the build nor each other. No port that
+# another program may take is chosen for them.
+MARK = """import os, sys, sympy
+from ipykernel.kernelapp import IPKernelApp
 assert 'build' not in sys.modules and not hasattr(sympy, 'mark')
+assert IPKernelApp.instance().transport == 'ipc' and os.listdir() == []
 sympy.mark = 'left'; sympy.mark"""
 
 TEXT = """(a-label)=
