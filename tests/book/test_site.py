@@ -42,6 +42,7 @@ UNTYPESET = """() => [...document.querySelectorAll('.math')].filter(
 
 # Wider than a box that neither scrolls nor lets it be seen.
 CLIPPED = """() => [...document.querySelectorAll('math, svg[role=img], main img, main table')].filter(e => {
+  if (!e.checkVisibility()) return false;
   const seen = e.getBoundingClientRect();
   if (!seen.width) return false;
   for (let box = e.parentElement; box && box.tagName !== 'BODY'; box = box.parentElement) {
@@ -226,8 +227,28 @@ def opened(visit: Visit, address: str, name: str):
 def check_as_it_opens(visit: Visit, address: str) -> None:
     for query in (RAW_MATHEMATICS, UNTYPESET, CLIPPED, NAMELESS):
         assert visit.page.evaluate(query) == []
+    assert clipped_in_folds(visit.page) == []
     assert visit.complaints == []
     assert [url for url in visit.requests if not url.startswith((address, "data:"))] == []
+
+
+# Opens every fold, and waits until what is in them has been measured.
+OPEN_FOLDS = """() => new Promise(done => {
+  window.folds = [...document.querySelectorAll('.bd-article details:not([open])')];
+  document.addEventListener('backpass:measured', done, { once: true });
+  setTimeout(done, window.folds.length ? 5000 : 0);
+  for (const fold of window.folds) fold.open = true;
+})"""
+
+
+def clipped_in_folds(page) -> list[str]:
+    """What is clipped while every fold is open."""
+    page.evaluate(OPEN_FOLDS)
+    page.evaluate(SETTLED)
+    clipped = page.evaluate(CLIPPED)
+    page.evaluate("() => { for (const fold of window.folds) fold.open = false; }")
+    page.evaluate(SETTLED)
+    return clipped
 
 
 def check_on_a_phone(page) -> None:
@@ -236,6 +257,7 @@ def check_on_a_phone(page) -> None:
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
     assert page.evaluate(CLIPPED) == []
     assert page.evaluate(UNMARKED) == []
+    assert clipped_in_folds(page) == []
 
 
 def check_on_paper(page) -> None:

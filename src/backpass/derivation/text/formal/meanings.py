@@ -150,7 +150,8 @@ class Meanings:
                     root = (read.section, key_of(left.parts[0]))
                     is_new &= root not in seen and root not in headed
                 # \phi'(u) is derived from \phi(u), even by a line that is not readable.
-                is_new &= not (is_known and left.kind == "apply" and "'" in head.sups)
+                is_value = left is not None and left.kind == "apply"
+                is_new &= not (is_value and is_known and "'" in head.sups)
                 states = read.signed or (introduced and read.called)
                 if (
                     (is_new or (states and key not in headed))
