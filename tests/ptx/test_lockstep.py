@@ -193,6 +193,14 @@ def test_a_store_to_the_same_place_by_the_same_thread_is_not_a_race(monkeypatch)
     assert not alone
 
 
+def test_the_last_of_a_threads_stores_of_several_widths_remains(monkeypatch):
+    body = """shl.b32 %r5, %r1, 3;
+        st.shared.b32 [%r5], %r1; st.shared.v2.b32 [%r5], {%r2, %r2}; @%p1 st.shared.b32 [%r5], %r3;
+        st.shared.b32 [%r5], %r4; ld.shared.b32 %r6, [%r5]; st.global.b32 [%rd5], %r6;"""
+    _, alone = both(of(body), monkeypatch)
+    assert not alone
+
+
 ATOMICS = ["add.f32", "add.f32", "add.f32", "add.u32", "max.s32", "xor.b32", "exch.b32", "add.noftz.bf16x2"]
 PLACES = ["[%rd1]", "[%rd1+8]", "[%rd4]", "[%rd7]", "[%rd7]"]  # one, the thread's, or those of each block
 

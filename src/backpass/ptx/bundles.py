@@ -196,9 +196,10 @@ class _Planner:
             branch, own = self.program.code[last - 1], self.guards[last - 1]
             guard = None if own is None else self._rows([own])
         steps = [x for x in self.steps[first:last] if x is not None]
+        alike = [self._alike(x) for x in steps]
         bundles: dict[Any, list[Step]] = defaultdict(list)
-        for step, level in zip(steps, levels_of(steps), strict=True):
-            bundles[level, *self._alike(step)].append(step)
+        for step, *key in zip(steps, levels_of(steps, alike), alike, strict=True):
+            bundles[tuple(key)].append(step)
         ordered = sorted(bundles, key=lambda key: key[0])
         made = tuple([self._bundle(bundles[key]) for key in ordered])
         return Segment(made, last - first, last, branch, guard)

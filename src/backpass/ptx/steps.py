@@ -253,7 +253,8 @@ def _spaces(step: Step) -> tuple[str, ...]:
 
 class _Levels:
     """Assigns a level to each instruction of a segment: those of lower levels execute
-    before it. Stores without a load between them get the same level."""
+    before it. Stores without a load between them get the same level, as long as those
+    that are alike, and form a bundle, follow one another."""
 
     def __init__(self) -> None:
         self.levels: list[int] = []
@@ -263,16 +264,23 @@ class _Levels:
         self.modes = {"shared": "", "global": ""}
         self.last = {"shared": -1, "global": -1}  # the highest level in this mode
         self.stores: dict[str, list[int]] = {"shared": [], "global": []}
+        self.bundles: dict[str, list[Any]] = {"shared": [], "global": []}
         self.held: dict[int, str] = {}  # read by one of these stores
 
-    def add(self, step: Step) -> None:
-        """Assign a level to the next instruction."""
+    def add(self, step: Step, alike: Any) -> None:
+        """Assign a level to the next instruction. ``alike`` is what it has in common
+        with those of its bundle."""
         spaces, sources = _spaces(step), step.reads
         targets = [x for x in step.targets if x is not None]
         for space in spaces:
             if self.modes[space] != step.mode or step.mode == "fence":
                 self.close(space)
                 self.modes[space] = step.mode
+        if step.mode == "store":
+            if alike in self.bundles[step.space][:-1]:
+                self.close(step.space)
+            if alike not in self.bundles[step.space]:
+                self.bundles[step.space].append(alike)
         for register in targets:
             if register in self.held:  # the stores have to read it before
                 self.close(self.held[register])
@@ -299,15 +307,16 @@ class _Levels:
         for register in [x for x, of in self.held.items() if of == space]:
             self.read[register] = max(self.read.get(register, -1), last)
             del self.held[register]
-        self.stores[space] = []
+        self.stores[space], self.bundles[space] = [], []
         self.floors[space] = max(self.floors[space], last + 1)
 
 
-def levels_of(steps: list[Step]) -> list[int]:
-    """Return the level of each instruction of a segment."""
+def levels_of(steps: list[Step], alike: list[Any]) -> list[int]:
+    """Return the level of each instruction of a segment. Instructions of one level form
+    a bundle if they have the same ``alike``."""
     own = _Levels()
-    for step in steps:
-        own.add(step)
+    for step, key in zip(steps, alike, strict=True):
+        own.add(step, key)
     for space in own.floors:
         own.close(space)
     return own.levels
