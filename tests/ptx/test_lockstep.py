@@ -21,7 +21,7 @@ def aligned():
 
 
 def executed(program, monkeypatch, *, together, known=True, only=None, approximate=None):
-    """The bytes and the masks of x and y, the fault, and how many instructions were executed."""
+    """The bytes and the masks of x and y, what was moved, the fault, and how many instructions were executed."""
     rng = np.random.default_rng(0)
     x, y = aligned(), aligned()
     x[:] = rng.standard_normal(N)
@@ -32,7 +32,7 @@ def executed(program, monkeypatch, *, together, known=True, only=None, approxima
         name: ptx.Tensor(array.view(np.uint8), defined=mask)
         for name, array, mask in zip("xy", (x, y), masks, strict=True)
     }
-    alone, found = [], None
+    alone, found, moved = [], None, ()
     with monkeypatch.context() as patch:
         run = lockstep.run
 
@@ -46,13 +46,20 @@ def executed(program, monkeypatch, *, together, known=True, only=None, approxima
 
         patch.setattr(lockstep, "run", noted)
         try:
-            settings = {"blocks": BLOCKS, "shared": 1024, "only": only, "approximate": approximate}
+            settings = {
+                "blocks": BLOCKS,
+                "shared": 1024,
+                "only": only,
+                "approximate": approximate,
+                "count": True,
+            }
             report = ptx.run(program, {**arguments, "n": N - 9}, **settings)
+            moved = report.moved
             found = report.instructions, [str(fault) for fault in report.unsettled]
         except ptx.Fault as fault:
             found = type(fault), str(fault)
     kept = [x.tobytes(), y.tobytes(), *(np.asarray(mask).tobytes() for mask in masks)]
-    return [*kept, found], alone
+    return [*kept, sorted(moved), found], alone
 
 
 INTEGERS = ["add.s32", "sub.s32", "mul.lo.s32", "xor.b32", "and.b32", "min.s32", "max.u32"]
@@ -66,7 +73,7 @@ def statements(rng, depth=0):
     for _ in range(rng.randint(3, 9)):
         a, b, c, d = (any_register() for _ in range(4))
         guard = rng.choice(["", "", "@%p3 ", "@!%p3 "])
-        kind = rng.randrange(18 if depth else 21)
+        kind = rng.randrange(20 if depth else 23)
         if kind < 3:
             yield f"{guard}{rng.choice(INTEGERS)} {a}, {b}, {c};"
         elif kind < 5:
@@ -98,6 +105,13 @@ def statements(rng, depth=0):
         elif kind == 17:  # copies in flight
             yield f"cp.async.ca.shared.global [%r4+768], [%rd4], 4; {rng.choice(['', 'cp.async.commit_group;'])}"
             yield f"{rng.choice(['cp.async.wait_all;'] * 3 + ['cp.async.wait_group 1;'])} ld.shared.b32 {a}, [%r4+768];"
+        elif kind == 18:
+            guard = rng.choice([guard, "bar.sync 0;"])
+            yield f"{guard}st.shared.v2.b32 [%r19+512], {{{a}, %r18}}; bar.sync 0; ld.shared.b32 {b}, [%r19+512];"
+        elif kind == 19:  # memory of the thread
+            at = rng.choice(["", "+4"])
+            yield f"{guard}st.local.b32 [%rd8{at}], {a}; {guard}st.local.v2.b32 [%rd8], {{{b}, {c}}};"
+            yield f"st.local.b32 [%rd8+12], {c}; ld.local.b32 {d}, [%rd8{rng.choice(['', '+4', '+8', '+12'])}];"
         else:
             yield from branch(rng, f"{depth}_{rng.randrange(10**9)}")
 
@@ -119,6 +133,7 @@ def drawn(seed):
     rng = random.Random(seed)
     lines = ["mov.b32 %r5, 252; sub.s32 %r5, %r5, %r4; and.b32 %r19, %r4, 504; setp.eq.s32 %p3, %r1, 3;"]
     lines += [f"mad.lo.s32 {x}, %r3, {i + 3}, {i};" for i, x in enumerate(REGISTERS[2:])]
+    lines += [".local .align 16 .b8 __local_depot0[16]; mov.b64 %rd8, __local_depot0;"]
     lines += ["ld.global.b32 %r17, [%rd4]; ld.global.b32 %r16, [%rd4];", *statements(rng)]
     lines += ["@%p1 bra $end; $end:"]
     stored = rng.choice(REGISTERS[2:])
@@ -140,14 +155,15 @@ def of(body):
 
 
 def test_random_programs_give_the_same_bytes_faults_and_counts(monkeypatch):
-    right, together = 0, 0
+    right, conflicts, together = 0, 0, 0
     for seed in range(150):
         known = seed % 3 > 0
         (count, unsettled), alone = both(drawn(seed), monkeypatch, known=known)
         if isinstance(count, int) and not unsettled and known:
             right += 1
             together += not alone  # unless a value that races is not used
-    assert right > 30
+        conflicts += bool(unsettled) and not alone
+    assert right > 30 and conflicts > 3
     assert together > 0.9 * right
 
 
@@ -168,6 +184,12 @@ def test_blocks_are_chosen_and_units_are_approximate_as_alone(monkeypatch):
             ptx.Race,
             """and.b32 %r5, %r4, 504; mov.b32 %r6, 2; st.shared.b32 [%r5], %r6; ld.shared.b32 %r6, [%r5];
             st.global.b32 [%rd5], %r6;""",
+        ),
+        # Two instructions write numbers that differ in their last bits to one place.
+        (
+            ptx.Race,
+            """and.b32 %r5, %r4, 504; and.b32 %r6, %r1, 1; add.s32 %r6, %r6, 1065353216; add.s32 %r7, %r6, 1;
+            st.shared.b32 [%r5], %r6; st.shared.b32 [%r5], %r7; st.global.b32 [%rd5], %r1;""",
         ),
         (
             ptx.TooEarly,
@@ -193,12 +215,46 @@ def test_a_store_to_the_same_place_by_the_same_thread_is_not_a_race(monkeypatch)
     assert not alone
 
 
-def test_the_last_of_a_threads_stores_of_several_widths_remains(monkeypatch):
-    body = """shl.b32 %r5, %r1, 3;
-        st.shared.b32 [%r5], %r1; st.shared.v2.b32 [%r5], {%r2, %r2}; @%p1 st.shared.b32 [%r5], %r3;
-        st.shared.b32 [%r5], %r4; ld.shared.b32 %r6, [%r5]; st.global.b32 [%rd5], %r6;"""
-    _, alone = both(of(body), monkeypatch)
+# The threads of each pair multiply one number of x by a constant, and subtract the rounded product and the exact one from
+# each other: the two differences are the rounding error and its negation, or 0 in float64.
+ROUNDED = """and.b64 %rd7, %rd3, -8; add.s64 %rd7, %rd1, %rd7; ld.global.b32 %r10, [%rd7]; bar.sync 0;
+    mul.rn.f32 %r11, %r10, 0f3DCCCCCD; neg.f32 %r12, %r11; neg.f32 %r14, %r10; and.b32 %r13, %r1, 1; setp.eq.s32 %p2, %r13, 0;
+    @%p2 fma.rn.f32 %r15, %r10, 0f3DCCCCCD, %r12; @!%p2 fma.rn.f32 %r15, %r14, 0f3DCCCCCD, %r11;"""
+PAIRED = "and.b32 %r5, %r4, 504; .loc 1 {line} 0\n st.shared.b32 [%r5{at}], %r15; bar.sync 0; ld.shared.b32 %r6, [%r5{at}];"
+
+
+def test_numbers_that_differ_by_rounding_alone_are_judged_together(monkeypatch):
+    """In block 2, some numbers of the second store differ in float64 too. Each block overwrites the x that it has read."""
+    other = "setp.eq.s32 %p2, %r2, 2; setp.gt.f32 %p3, %r10, 0f3F800000; and.pred %p2, %p2, %p3;"
+    other += "cvt.rn.f32.s32 %r7, %r1; @%p2 mov.b32 %r15, %r7;"
+    stores = PAIRED.format(line=11, at="") + other + PAIRED.format(line=12, at="+512")
+    program = of(ROUNDED + stores + "mov.b32 %r7, 0; st.global.b32 [%rd4], %r7; st.global.b32 [%rd5], %r6;")
+    monkeypatch.setattr(lockstep, "THREADS", 2 * THREADS)
+    (_, unsettled), alone = both(program, monkeypatch)
     assert not alone
+    by_rounding = ["by rounding alone" in fault for fault in unsettled]
+    assert [fault[10:13] for fault in unsettled] == ["11:", "12:"] * BLOCKS
+    assert by_rounding == [number != 5 for number in range(2 * BLOCKS)]
+
+
+def test_the_last_of_a_threads_stores_of_several_widths_remains(monkeypatch):
+    for space, at in (("shared", "%r5"), ("local", "%rd8")):
+        body = f"""shl.b32 %r5, %r1, 3; .local .align 16 .b8 __local_depot0[16]; mov.b64 %rd8, __local_depot0;
+            st.{space}.b32 [{at}], %r1; st.{space}.v2.b32 [{at}], {{%r2, %r2}}; @%p1 st.{space}.b32 [{at}], %r3;
+            st.{space}.b32 [{at}], %r4; ld.{space}.b32 %r6, [{at}]; st.global.b32 [%rd5], %r6;"""
+        _, alone = both(of(body), monkeypatch)
+        assert not alone
+
+
+@pytest.mark.parametrize(
+    "fault, at", [(ptx.OutOfBounds, "%rd8+16"), (ptx.Misaligned, "%rd8+2"), (ptx.Undefined, "%rd8+8")]
+)
+def test_a_fault_in_local_memory_is_that_of_one_block_after_another(monkeypatch, fault, at):
+    body = f"""st.local.b32 [%rd8], %r1; ld.local.b32 %r5, [%rd8]; st.global.b32 [%rd5], %r5;
+        ld.local.b32 %r5, [{at}]; @%p1 st.global.b32 [%rd5], %r5;"""
+    declared = ".local .align 16 .b8 __local_depot0[16]; mov.b64 %rd8, __local_depot0;"
+    (kind, _), (why,) = both(of(declared + body), monkeypatch)
+    assert kind is fault and why == lockstep.UNSURE
 
 
 ATOMICS = ["add.f32", "add.f32", "add.f32", "add.u32", "max.s32", "xor.b32", "exch.b32", "add.noftz.bf16x2"]

@@ -28,9 +28,10 @@ To learn PTX from this package, read its modules in this order:
 - ``calls``: what ``tl.device_print`` and ``tl.device_assert`` call
 - ``block``: how threads branch and wait
 - ``steps`` and ``bundles``: which instructions can execute together
-- ``beside`` and ``shadow``: numbers in float64 beside those of the registers
+- ``beside``, ``rounded``, and ``shadow``: numbers in float64 beside those of registers
 - ``rows`` and ``tracked``: registers and memory of blocks that execute together
-- ``updates`` and ``lockstep``: how they execute
+- ``in_flight``, ``updates``, and ``conflicts``: their copies, sums, and conflicts
+- ``wave``, ``wide_shadow``, and ``lockstep``: how they execute
 - ``grid``: how the blocks of a kernel run
 - ``traffic``: how many bytes of global memory they move
 

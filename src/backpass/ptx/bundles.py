@@ -57,7 +57,7 @@ class Bundle(NamedTuple):
     offsets: np.ndarray  # [addresses, instructions]
     guard: Rows | None
     negated: np.ndarray  # [instructions]
-    parameters: tuple[Any, ...]  # that are loaded, a copy's size, or atomics
+    parameters: tuple[Any, ...]  # that are loaded, a copy's size, or instructions
 
     @property
     def size(self) -> int:
@@ -100,14 +100,16 @@ class Segment(NamedTuple):
 class Plan:
     """What ``lockstep`` executes.
 
-    ``rows`` counts the registers of each width. ``constants`` are the operands that no
-    instruction writes, by their row: numbers, with their type, names of variables, and
-    special registers. ``stored`` names the parameters from which addresses of stores to
-    global memory are computed, and ``updated`` those of atomic instructions.
+    ``rows`` counts the registers of each width, and ``registers`` has the row of each
+    by its name. ``constants`` are the operands that no instruction writes, by their
+    row: numbers, with their type, names of variables, and special registers. ``stored``
+    names the parameters from which addresses of stores to global memory are computed,
+    and ``updated`` those of atomic instructions.
     """
 
     segments: dict[int, Segment]
     rows: dict[type, int]
+    registers: dict[str, Slot]
     constants: dict[Slot, tuple[Operand, str]]
     stored: frozenset[str]
     updated: frozenset[str]
@@ -129,17 +131,19 @@ class Plan:
         return self.divided[most]
 
 
-def plan_of(program: Program) -> Plan | str:
-    """Return the plan of a program, or why only ``block`` can execute it."""
+def plan_of(program: Program, *, ordered: bool = False) -> Plan | str:
+    """Return the plan of a program, or why only ``block`` can execute it. If it is
+    ``ordered``, each instruction is a bundle, in the order of the program."""
     try:
-        return _Planner(program).plan()
+        return _Planner(program, ordered).plan()
     except Unsupported as reason:
         return str(reason).removeprefix("ptx: ")
 
 
 class _Planner:
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, ordered: bool) -> None:
         self.program, self.operands = program, Operands(program)
+        self.ordered = ordered
         self.steps = [
             None if x.parts[0] in BRANCHES else self.operands.step(x)
             for x in program.code
@@ -176,8 +180,12 @@ class _Planner:
         }
         if updated and any(x.name == "bar.warp.sync" for x in self.program.code):
             raise Unsupported("ptx: a barrier of a warp beside atomic instructions")
+        registers = {
+            name: (self.kinds[i], self._row(i)) for name, i in self.operands.registers()
+        }
         written = frozenset(stored), frozenset(updated)
-        return Plan(segments, dict(self.counts), constants, *written, granules)
+        counts = dict(self.counts)
+        return Plan(segments, counts, registers, constants, *written, granules)
 
     def _starts(self) -> list[int]:
         """Return where segments start, and the end of the program."""
@@ -197,8 +205,9 @@ class _Planner:
             guard = None if own is None else self._rows([own])
         steps = [x for x in self.steps[first:last] if x is not None]
         alike = [self._alike(x) for x in steps]
+        levels = [*range(len(steps))] if self.ordered else levels_of(steps, alike)
         bundles: dict[Any, list[Step]] = defaultdict(list)
-        for step, *key in zip(steps, levels_of(steps, alike), alike, strict=True):
+        for step, *key in zip(steps, levels, alike, strict=True):
             bundles[tuple(key)].append(step)
         ordered = sorted(bundles, key=lambda key: key[0])
         made = tuple([self._bundle(bundles[key]) for key in ordered])

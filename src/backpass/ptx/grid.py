@@ -13,8 +13,7 @@ import numpy as np
 
 from backpass.ptx import copies, garbage, lockstep
 from backpass.ptx.block import Block
-from backpass.ptx.faults import Fault, LastBits, Race, Undefined, Unsupported
-from backpass.ptx.memory import CONTRACTED
+from backpass.ptx.faults import Fault, Race, Undefined, Unsupported
 from backpass.ptx.parse import Program
 from backpass.ptx.races import Races
 from backpass.ptx.shadow import Shadow, follows
@@ -23,7 +22,6 @@ from backpass.ptx.tensors import Global, address_of
 from backpass.ptx.threads import Threads
 from backpass.ptx.traffic import Moved, Traffic
 
-ROUNDED = "{}, by rounding alone: computed in float64, the two are equal. " + CONTRACTED
 RUNS = 4  # of a block whose reads race with later writes
 
 
@@ -117,10 +115,10 @@ def run(
     try:
         if shadow is not None:
             raise lockstep.Alone("float64 beside")
-        steps = lockstep.run(
+        steps, conflicts = lockstep.run(
             program, parameters, memory, numbers, watch=watch, **settings
         )
-        found = tuple(x for of in memory.buffers for x in of.unsettled)
+        found = (*conflicts, *(x for of in memory.buffers for x in of.unsettled))
         return Report(steps, found, "", traffic.moved())
     except lockstep.Alone as reason:
         alone = str(reason)
@@ -200,12 +198,7 @@ def _judged(memory: Global, create: Callable[..., Threads], block: Block) -> Blo
     create = partial(create, shadow=shadow)
     block = _ran(memory, create, before=block.threads.races, shown=False)
     for own in (block.threads.shared, *memory.buffers):
-        own.unsettled = [
-            LastBits(ROUNDED.format(fault.what), *fault.args[1:])
-            if fault.apart and shadow.rounds.get(fault.place)
-            else fault
-            for fault in own.unsettled
-        ]
+        own.unsettled = [shadow.rounded.judged(fault) for fault in own.unsettled]
     return block
 
 

@@ -42,6 +42,7 @@ LAST_BITS = (
     "at most {units} in the last place of a float32, {share:.0e} of its value. "
     + CONTRACTED
 )
+SHARED = "shared memory"
 CLOSE = 4  # units in the last place
 OF_NEIGHBOUR = (
     ". Triton compiles an atomic sum in bfloat16 to a loop over words of two elements: "
@@ -108,13 +109,8 @@ class Memory:
         # If threads write to the same bytes in one instruction, one value remains.
         differs = np.any((self.bytes[at] != data), axis=1)
         if differs.any():
-            shown = self._shown(at, differs)
-            what = f"writes to {shown}, where another thread writes a different value"
-            kind: type[Fault] = Race
-            if units := last_bits(self.bytes[at][differs], data[differs]):
-                count = f"{units} unit{'s' if units > 1 else ''}"
-                bits = LAST_BITS.format(units=count, share=units * 2.0**-23)
-                kind, what = LastBits, f"{what}, by {bits}"
+            units = units_apart(self.bytes[at][differs], data[differs]).max()
+            kind, what = conflict(self._shown(at, differs), units)
             fault = who.fault(kind, what, differs)
             fault.apart = kind is Race
             self.unsettled.append(fault)
@@ -224,7 +220,7 @@ class Memory:
 
     def _shown(self, at: np.ndarray, bad: np.ndarray) -> str:
         row = at[np.argmax(bad)]
-        return f"{self.name} + {int(row[0])} ({size_of(len(row))})"
+        return place_of(self.name, int(row[0]), len(row))
 
 
 class Shared(Memory):
@@ -232,7 +228,7 @@ class Shared(Memory):
 
     def __init__(self, size: int) -> None:
         content, known = np.zeros(size, np.uint8), np.zeros(size, bool)
-        super().__init__("shared memory", 0, content, known)
+        super().__init__(SHARED, 0, content, known)
         self.proxy: Proxy | None = None  # if the kernel uses the asynchronous proxy
 
     def check_awaited(self, at: np.ndarray, who: Who) -> None:
@@ -279,19 +275,30 @@ class Shared(Memory):
         return addresses[:, None] + np.arange(count)
 
 
-def last_bits(kept: np.ndarray, data: np.ndarray) -> int:
+def conflict(place: str, units: float) -> tuple[type[Fault], str]:
+    """Return the fault of threads that write different values to a place, so many units
+    in the last place apart: its class, and what happens."""
+    what = f"writes to {place}, where another thread writes a different value"
+    if not 0 < units <= CLOSE:
+        return Race, what
+    whole = int(np.ceil(units))
+    count = f"{whole} unit{'s' if whole > 1 else ''}"
+    bits = LAST_BITS.format(units=count, share=whole * 2.0**-23)
+    return LastBits, f"{what}, by {bits}"
+
+
+def units_apart(kept: np.ndarray, data: np.ndarray) -> np.ndarray:
     """Return by how many units in the last place two arrays of bytes ``[n, k]`` differ
-    at most, if they hold normal float32 numbers that differ by at most CLOSE, and by at
-    least 1; otherwise 0."""
+    at most in each row, if it holds normal float32 numbers that differ by at most
+    CLOSE; otherwise infinity."""
     if kept.shape[1] % 4:
-        return 0
+        return np.full(len(kept), np.inf)
     a, b = (np.ascontiguousarray(x).view(np.float32) for x in (kept, data))
     with np.errstate(invalid="ignore", over="ignore"):
         units = np.abs(a - b) / np.spacing(np.maximum(np.abs(a), np.abs(b)))
     normal = np.minimum(np.abs(a), np.abs(b)) >= np.finfo(np.float32).tiny
-    if not np.all((a == b) | ((units <= CLOSE) & normal)):
-        return 0
-    return int(np.ceil(units[a != b].max(initial=0)))
+    close = (units <= CLOSE) & normal
+    return np.where(a == b, 0, np.where(close, units, np.inf)).max(axis=1)
 
 
 def check_aligned(addresses: np.ndarray, count: int, who: Who, name: str) -> None:
@@ -310,6 +317,11 @@ def check_defined(defined: np.ndarray, what: str, who: Who) -> None:
     """Raise Undefined unless all ``defined[n]`` are true."""
     if not defined.all():
         raise who.fault(Undefined, what, ~defined)
+
+
+def place_of(name: str, index: int, n: int) -> str:
+    """Return the place of n bytes of a memory in words."""
+    return f"{name} + {index} ({size_of(n)})"
 
 
 def size_of(n: int) -> str:

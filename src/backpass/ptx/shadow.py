@@ -30,7 +30,7 @@ from backpass.ptx.beside import (
     float64_of,
     halves,
 )
-from backpass.ptx.faults import Place, Unsupported
+from backpass.ptx.faults import Unsupported
 from backpass.ptx.moves import space_of
 from backpass.ptx.parse import (
     Instruction,
@@ -42,6 +42,7 @@ from backpass.ptx.parse import (
     targets_of,
     width_of,
 )
+from backpass.ptx.rounded import Rounded
 from backpass.ptx.tensors import Buffer, Global, address_of
 
 if TYPE_CHECKING:
@@ -53,7 +54,6 @@ class TooLong(Exception):
 
 
 Finish = Callable[[], None]
-EQUAL = 2.0**-16  # of the executed difference: the most between equal float64 numbers
 MAGIC = 2.0**22  # a sum with such a constant rounds a float32 to an integer
 
 
@@ -69,8 +69,9 @@ class Shadow:
     ``first`` is the first instruction whose result differs by more than ``limit`` times
     the largest number of the instruction's results, and ``stored`` the largest such
     difference in what a launch leaves in memory. ``spaces`` has what is beside it, by
-    address and size. Unless ``overflows`` is true, results that are not finite do not
-    count. Raises TooLong after so many seconds of CPU time.
+    address and size. ``rounded`` says which numbers differ by rounding alone. Unless
+    ``overflows`` is true, results that are not finite do not count. Raises TooLong
+    after so many seconds of CPU time.
     """
 
     def __init__(
@@ -80,8 +81,7 @@ class Shadow:
         self._until = time.thread_time() + seconds
         self.first: Departure | None = None
         self.stored = 0.0
-        # Whether numbers that a line writes to one place differ by rounding alone.
-        self.rounds: dict[Place | None, bool] = {}
+        self.rounded = Rounded()
         self._registers: dict[str, Slots] = {}
         self._shared = Space(0, 0)
         self.spaces: dict[tuple[int, int], tuple[Space, np.ndarray]] = {}
@@ -222,7 +222,7 @@ class Shadow:
         if not isinstance(register, Register):
             return
         self._write(threads, register, Slots.of(found, type), chosen)
-        if self.first is not None:
+        if self.first is not None or self.limit == math.inf:
             return
         wide = len(found) > 1
         for half, exact in enumerate(found):
@@ -406,6 +406,13 @@ class Shadow:
 
     # Instructions that access memory.
 
+    def _addresses(
+        self, threads: Threads, operand: Operand, chosen: np.ndarray, space: str
+    ) -> np.ndarray:
+        """Return the address of each chosen thread, in the memory of all blocks."""
+        found = threads.addresses(operand, chosen)
+        return found + threads.shared_from[chosen] if space == "shared" else found
+
     def _load(
         self, threads: Threads, instruction: Instruction, chosen: np.ndarray
     ) -> Finish | None:
@@ -414,7 +421,7 @@ class Shadow:
         if space not in ("shared", "global") or each < 2:
             return None
         target, source = instruction.operands[:2]
-        addresses = threads.addresses(source, chosen)
+        addresses = self._addresses(threads, source, chosen, space)
 
         def finish() -> None:
             targets = targets_of(target)
@@ -456,32 +463,16 @@ class Shadow:
         slots = Slots.joined(own).rows(chosen)
         if width < 16:
             slots = Slots.empty(int(chosen.sum()), 1)
-        addresses = threads.addresses(target, chosen)
+        addresses = self._addresses(threads, target, chosen, space)
         if width == 32 and len(np.unique(addresses)) < len(addresses):
-            self._note_rounding(threads, instruction, addresses, slots, chosen)
+            registers = []
+            for i, register in enumerate(targets_of(source)):
+                bits, part = threads.read(register, "f32").bits, slots.part(2 * i, 2)
+                got = bits[chosen], float64_of(bits[chosen], "f32")
+                registers.append((got[0], part.numbers("f32", 0, *got[::-1])))
+            blocks = threads.blocks[chosen]
+            self.rounded.note(instruction.place, blocks, addresses, registers)
         return lambda: self._put(space, addresses, slots)
-
-    def _note_rounding(
-        self,
-        threads: Threads,
-        instruction: Instruction,
-        addresses: np.ndarray,
-        slots: Slots,
-        chosen: np.ndarray,
-    ) -> None:
-        """Note whether threads that write different float32 numbers to one place would
-        write the same ones in float64."""
-        _, first, of = np.unique(addresses, return_index=True, return_inverse=True)
-        alike = True
-        for i, register in enumerate(targets_of(instruction.operands[1])):
-            bits = threads.read(register, "f32").bits[chosen]
-            got = float64_of(bits, "f32")
-            exact = slots.part(2 * i, 2).numbers("f32", 0, got, bits)
-            apart = bits != bits[first][of]
-            executed, beside = (np.abs(x - x[first][of]) for x in (got, exact))
-            alike &= bool((beside[apart] <= EQUAL * executed[apart]).all())
-        place = instruction.place
-        self.rounds[place] = self.rounds.get(place, True) and alike
 
     def _copied(
         self, threads: Threads, instruction: Instruction, chosen: np.ndarray
@@ -493,7 +484,8 @@ class Shadow:
         whole = np.ones(int(chosen.sum()), bool)
         if rest:
             whole = threads.read(rest[0], "b32").bits[chosen] == 2 * n
-        into, source = (threads.addresses(x, chosen) for x in (to, of))
+        into = self._addresses(threads, to, chosen, "shared")
+        source = threads.addresses(of, chosen)
 
         def finish() -> None:
             found = Slots.empty(len(into), n)
@@ -510,7 +502,8 @@ class Shadow:
         registers = targets_of(first if loads else second)
         n, transposed = len(registers), "trans" in instruction.parts
         giving = chosen & (threads.numbers % 32 < 8 * n)
-        addresses = threads.addresses(second if loads else first, giving)
+        row = second if loads else first
+        addresses = self._addresses(threads, row, giving, "shared")
         if loads:
 
             def finish() -> None:

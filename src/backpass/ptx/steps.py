@@ -6,6 +6,7 @@ Operands are numbered: registers, and constants, which no instruction writes.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,6 +30,7 @@ from backpass.ptx.parse import (
 from backpass.ptx.registers import kind_of, special_registers
 
 BRANCHES = ("bra", "ret", "exit")
+_SPACES = ("shared", "global", "local")
 _SPECIAL = {*special_registers(32, 0, (1, 1, 1))}
 
 
@@ -43,7 +45,7 @@ class Step(NamedTuple):
     targets: tuple[int | None, ...]
     guard: int | None
     offsets: tuple[int, ...]  # of addresses, which are its first sources
-    more: tuple[Any, ...]  # the parameter that it loads, size of a copy, or atomic
+    more: tuple[Any, ...]  # a loaded parameter, a copy's size, or the instruction
 
     @property
     def reads(self) -> tuple[int, ...]:
@@ -72,6 +74,12 @@ class Operands:
             if not isinstance(operand, Register) or operand.name in _SPECIAL:
                 self.constants[self._numbers[key]] = operand, type
         return self._numbers[key]
+
+    def registers(self) -> Iterator[tuple[str, int]]:
+        """Yield the name and the number of each register."""
+        for key, number in self._numbers.items():
+            if isinstance(key, str):
+                yield key, number
 
     def _kind(self, operand: Operand, type: str) -> type:
         if not isinstance(operand, Register):
@@ -147,7 +155,7 @@ def _store(instruction: Instruction, program: Program) -> _Raw:
     base, offset = _address(target, program)
     own = f"b{width_of(instruction.parts[-1])}"
     values = tuple((x, own) for x in targets_of(source))
-    return _Raw(space, "store", (base, *values), (), (offset,))
+    return _Raw(space, "store", (base, *values), (), (offset,), (instruction,))
 
 
 def _matrices(instruction: Instruction, program: Program) -> _Raw:
@@ -221,8 +229,6 @@ _MEMORY = {
 
 def _space(instruction: Instruction) -> str:
     space = space_of(instruction)
-    if space == "local":
-        raise Unsupported("ptx: local memory")
     return "global" if space == "const" else space
 
 
@@ -260,11 +266,11 @@ class _Levels:
         self.levels: list[int] = []
         self.wrote: dict[int, int] = {}  # the last level that wrote each register
         self.read: dict[int, int] = {}  # or read it
-        self.floors = {"shared": 0, "global": 0}  # the least level of an access
-        self.modes = {"shared": "", "global": ""}
-        self.last = {"shared": -1, "global": -1}  # the highest level in this mode
-        self.stores: dict[str, list[int]] = {"shared": [], "global": []}
-        self.bundles: dict[str, list[Any]] = {"shared": [], "global": []}
+        self.floors = dict.fromkeys(_SPACES, 0)  # the least level of an access
+        self.modes = dict.fromkeys(_SPACES, "")
+        self.last = dict.fromkeys(_SPACES, -1)  # the highest level in this mode
+        self.stores: dict[str, list[int]] = {space: [] for space in _SPACES}
+        self.bundles: dict[str, list[Any]] = {space: [] for space in _SPACES}
         self.held: dict[int, str] = {}  # read by one of these stores
 
     def add(self, step: Step, alike: Any) -> None:

@@ -74,7 +74,8 @@ class Threads:
         self.passed: dict[str, Value] = {}  # arguments of the next call
         self.printed: list[str] = []  # shown at the block's end: it may run again
         self.approximate = approximate
-        self.numbers = np.arange(n)
+        self.numbers, self.blocks = np.arange(n), np.full(n, number)
+        self.shared_from = np.zeros(n, np.int64)  # where its shared memory begins
         self.registers = Registers(
             n,
             program.widths,

@@ -6,7 +6,8 @@ two accesses may race. Then the blocks run again, one after another, with ``memo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 
 import numpy as np
@@ -98,6 +99,14 @@ def _differ(view: np.ndarray, at: np.ndarray, data: np.ndarray) -> np.ndarray:
     return found != data
 
 
+def _in_several(at: np.ndarray, chosen: np.ndarray, by: By) -> bool:
+    """Return whether several instructions access an index of a chosen element."""
+    rows = np.isin(at, at[chosen])
+    places, instructions = at[rows], by.instructions[rows]
+    pairs = np.stack([places, instructions])
+    return np.unique(pairs, axis=1).shape[1] > len(np.unique(places))
+
+
 def _check_aligned(addresses: np.ndarray, size: int) -> None:
     if int(np.bitwise_or.reduce(addresses)) & (size - 1):
         raise Unsure
@@ -149,6 +158,10 @@ class SharedOfBlocks:
             defined = self.known.of(size)[at]
         return data, defined
 
+    def kept(self, addresses: np.ndarray, size: int, by: By) -> np.ndarray:
+        """Return the elements of a size at the addresses ``[n]`` without an access."""
+        return self.bytes.of(size)[self.places(addresses, size, by)]
+
     def granules(self, at: np.ndarray, size: int) -> np.ndarray:
         """Return the parts ``[n, k]`` of elements at the indices ``at[n]``."""
         each = size // self.granule
@@ -177,10 +190,12 @@ class SharedOfBlocks:
         data: np.ndarray,
         defined: np.ndarray | None,
         by: By,
-    ) -> None:
+    ) -> np.ndarray | None:
         """Write elements ``data[n]``. ``defined`` says which of their bytes are defined
-        if not all are."""
-        size = data.itemsize
+        if not all are. If threads write different elements to one place in one
+        instruction, the last remains: return which elements differ from what remains.
+        """
+        size, differs = data.itemsize, None
         at = self.places(addresses, size, by)
         granules, others = self.check_written(at, size, by, data)
         view = self.bytes.of(size)
@@ -189,8 +204,11 @@ class SharedOfBlocks:
         own = np.where(others, SEVERAL, by.threads[:, None])
         self.writers[granules] = own
         lost = self.writers[granules] != own
-        if lost.any():
-            if _differ(view, at, data).any():  # two threads write at one place
+        if lost.any():  # two threads write at one place
+            differs = _differ(view, at, data)
+            if not differs.any():
+                differs = None
+            elif _in_several(at, differs, by):
                 raise Unsure
             self.writers[granules[lost]] = SEVERAL
         self.fresh = True
@@ -200,6 +218,7 @@ class SharedOfBlocks:
         if self.known is not None:
             full = np.full(data.nbytes, 0xFF, np.uint8).view(data.dtype)
             self.known.of(size)[at] = full if defined is None else defined
+        return differs
 
     def check_written(
         self, at: np.ndarray, size: int, by: By, data: np.ndarray | None
@@ -279,6 +298,48 @@ class SharedOfBlocks:
         each = self.each // self.granule
         for block in blocks.tolist() if self.fresh else ():
             self._codes[block * each : block * each + each] &= _AT_BARRIER
+
+
+class LocalOfThreads:
+    """The local memory of the threads of a wave, ``size`` bytes each."""
+
+    def __init__(self, threads: int, size: int) -> None:
+        self.size, self.each = size, -(-size // 16) * 16
+        n = threads * self.each // 16
+        self.bytes, self.known = (
+            Views(np.zeros(n, np.complex128).view(np.uint8)) for _ in range(2)
+        )
+
+    def _places(self, addresses: np.ndarray, size: int, by: By) -> np.ndarray:
+        if addresses.min() < 0 or addresses.max() + size > self.size:
+            raise Unsure
+        _check_aligned(addresses, size)
+        return (addresses + (by.threads - 1) * self.each) // size
+
+    def load(
+        self, addresses: np.ndarray, size: int, by: By
+    ) -> tuple[np.ndarray, np.ndarray | None]:
+        """Return the elements of a size at the addresses ``[n]``, and, unless all bits
+        are defined, which of them are."""
+        at = self._places(addresses, size, by)
+        known = self.known.of(size)[at]
+        full = (known.view(np.uint8) == 0xFF).all()
+        return self.bytes.of(size)[at], None if full else known
+
+    def store(
+        self,
+        addresses: np.ndarray,
+        data: np.ndarray,
+        defined: np.ndarray | None,
+        by: By,
+    ) -> None:
+        """Write elements ``data[n]``. ``defined`` says which of their bytes are defined
+        if not all are."""
+        size = data.itemsize
+        at = self._places(addresses, size, by)
+        full = np.full(data.nbytes, 0xFF, np.uint8).view(data.dtype)
+        self.bytes.of(size)[at] = data  # of a thread's stores, the last remains
+        self.known.of(size)[at] = full if defined is None else defined
 
 
 class _Accessed:
@@ -374,6 +435,19 @@ class GlobalOfBlocks:
         for view, at, old in reversed(self.log):
             view[at] = old
         self.log = []
+
+    @contextmanager
+    def as_before(self, count: int) -> Iterator[None]:
+        """Let memory be as it was after ``count`` entries of the log, meanwhile."""
+        later = []
+        for view, at, old in reversed(self.log[count:]):
+            later.append((view, at, view[at]))
+            view[at] = old
+        try:
+            yield
+        finally:
+            for view, at, new in reversed(later):
+                view[at] = new
 
     def _divided(self, addresses: np.ndarray, size: int):
         """Yield each accessed buffer, and the rows of its accesses, None for all."""
