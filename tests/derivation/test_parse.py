@@ -7,7 +7,8 @@ import pytest
 from backpass.derivation import Unreadable, derive
 from backpass.derivation.language.analysis import Analysis
 from backpass.derivation.language.evaluate import Evaluator
-from backpass.derivation.language.parse import _parser, read
+from backpass.derivation.language.grammar import parser
+from backpass.derivation.language.parse import read
 
 GIVEN = "given x, y \\in \\mathbb{R}^n, W \\in \\mathbb{R}^{n \\times p}\nconstant \\epsilon \\in \\mathbb{R}_{>0}\n"
 
@@ -308,7 +309,7 @@ def test_a_product_with_a_bracket_is_written_so_or_is_of_what_is_not_a_function(
 
 
 def test_each_rule_of_the_grammar_is_analysed_and_evaluated():
-    rules = {str(rule.alias or rule.origin.name) for rule in _parser().rules if rule.origin.name[0] != "_"}
+    rules = {str(rule.alias or rule.origin.name) for rule in parser().rules if rule.origin.name[0] != "_"}
     analysed, evaluated = ({r for r in rules if hasattr(k, r)} for k in (Analysis, Evaluator))
     # Conditions are tried, and have no value; a bracket that no function takes is refused.
     assert analysed - {"condition", "conditions", "applied", "arguments"} == evaluated

@@ -30,13 +30,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import cache, lru_cache
-from pathlib import Path
+from functools import lru_cache
 
-from lark import Lark, Token, Tree
+from lark import Token, Tree
 from lark.exceptions import UnexpectedEOF, UnexpectedInput
 
 from backpass.derivation.language.brackets import outside
+from backpass.derivation.language.grammar import parser
 
 KEYWORDS = (
     "given", "constant", "let", "assume", "slice", "factor", "layout", "note", "range",
@@ -352,20 +352,4 @@ def span_of(node: Tree | Token) -> tuple[int, int]:
 
 @lru_cache(maxsize=4096)
 def _tree(text: str, rule: str) -> Tree:
-    return _parser().parse(text, start=rule)
-
-
-def _without_spaces(token: Token) -> Token:
-    return token.update(value="".join(token.split()))
-
-
-@cache
-def _parser() -> Lark:
-    grammar = Path(__file__).with_name("language.lark").read_text(encoding="utf-8")
-    return Lark(
-        grammar,
-        parser="lalr",
-        start=["expression", "declarations", "conditions", "moved", "head"],
-        propagate_positions=True,
-        lexer_callbacks={"SHIFTED": _without_spaces},
-    )
+    return parser().parse(text, start=rule)
