@@ -20,6 +20,8 @@ RECORDED := $(addprefix tests/,verify/test_all_operations.py::test_every_operati
 
 # One thread for each of the processes that run side by side.
 export OMP_NUM_THREADS ?= 1
+# Otherwise each of these processes would compile the same modules again.
+unexport PYTHONDONTWRITEBYTECODE
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)

@@ -20,8 +20,14 @@ from jupyter_client.manager import AsyncKernelManager
 from jupyter_client.provisioning import LocalProvisioner
 
 # What is imported beforehand if a notebook imports the library. Any optimiser or array on "meta" imports torch._dynamo, a
-# third of which is torch.distributed.fsdp. The rest would import Triton before a cell can choose its interpreter.
-HEAVY = {"matplotlib": "matplotlib.pyplot", "sympy": "sympy", "torch": "torch.distributed.fsdp"}
+# third of which is torch.distributed.fsdp. The rest would import Triton before a cell can choose its interpreter. What
+# belongs to the book itself is not imported beforehand, so that each kernel's own use of it is noted.
+HEAVY = {
+    "backpass": ("array_api_compat.numpy", "lark"),
+    "matplotlib": ("matplotlib.pyplot", "matplotlib.backends.backend_svg"),
+    "sympy": ("sympy.tensor.tensor", "sympy.physics.units"),
+    "torch": ("torch.distributed.fsdp", "array_api_compat.torch"),
+}
 # What a kernel imports, and what build.py does, because each kernel imports build.py again.
 NEEDED = ("ipykernel.kernelapp", "jupyter_cache.cache.db", "myst_nb.core.read", "nbclient")
 
@@ -37,7 +43,7 @@ def preload(imported: Iterable[str]) -> None:
     """Name what the kernels' notebooks import. Call it before the first of them starts."""
     os.environ.setdefault("MPLBACKEND", BACKEND)
     if _forked is not None:
-        heavy = sorted(HEAVY[name] for name in HEAVY.keys() & set(imported))
+        heavy = [module for name in sorted(HEAVY.keys() & set(imported)) for module in HEAVY[name]]
         _forked.set_forkserver_preload([*NEEDED, *heavy])
 
 
