@@ -1,11 +1,14 @@
 """A record is drawn as it was measured, and said in words."""
 
+import io
 import re
 
 import numpy as np
 import pytest
 
 pytest.importorskip("matplotlib")
+
+import matplotlib
 
 from backpass import figures
 from backpass.recorded.records import Record
@@ -58,6 +61,21 @@ def test_a_caption_stands_below_it_with_its_mathematics():
     for alt, caption, missing in (("", "A caption.", "alt"), ("A grid.", " ", "caption")):
         with pytest.raises(ValueError, match=f"^{missing}: expected a sentence"):
             figures.to_html(figure, alt, caption)
+
+
+def test_a_figure_is_drawn_once_with_the_layout_of_its_file():
+    (figure, axes), (twin, of_twin) = figures.new(), figures.new()
+    for each in (axes, of_twin):
+        each.set(xlabel="steps", ylabel="loss")
+    twin.savefig(io.BytesIO(), format="svg")
+    drawn, draw, before = [], axes.draw, (figure.get_layout_engine(), figure.canvas)
+    axes.draw = lambda renderer: drawn.append(draw(renderer))
+
+    with matplotlib.rc_context({"figure.autolayout": True}):  # a reader's own setting
+        shown = figures.to_html(figure, "A grid.", "A caption.")
+    assert len(drawn) == 1 and axes.get_position().bounds == of_twin.get_position().bounds
+    assert (figure.get_layout_engine(), figure.canvas) == before
+    assert figures.to_html(figure, "A grid.", "A caption.") == shown
 
 
 def test_norms_by_part_are_lines_named_at_their_ends():

@@ -6,8 +6,9 @@ import hashlib
 import html
 import io
 import re
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -94,6 +95,34 @@ def _figure(classes: str, drawing: str, caption: str, control: str = "") -> str:
     )
 
 
+@contextmanager
+def _laid_out(figure: Figure) -> Iterator[None]:
+    """Lay out the figure as an SVG, and keep this layout in the block.
+
+    Matplotlib draws a figure that has a layout engine twice, the first time without a
+    result.
+    """
+    import matplotlib
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+
+    canvas, engine = figure.canvas, figure.get_layout_engine()
+    if engine is None:
+        yield
+        return
+    no_engine: dict[Any, Any] = dict.fromkeys(
+        ("figure.autolayout", "figure.constrained_layout.use"), False
+    )
+    FigureCanvasSVG(figure)  # which measures the text
+    try:
+        engine.execute(figure)
+        with matplotlib.rc_context(no_engine):
+            figure.set_layout_engine(None)
+        yield
+    finally:
+        figure.set_layout_engine(engine)
+        figure.set_canvas(canvas)
+
+
 def _drawing(figure: Figure, alt: str) -> str:
     """Return the figure as inline SVG in the colours of the page."""
     import matplotlib
@@ -107,8 +136,9 @@ def _drawing(figure: Figure, alt: str) -> str:
         if legend := axes.get_legend():
             legend.get_frame().set(facecolor="none", edgecolor="none")
 
+    style: dict[Any, Any] = {"svg.hashsalt": "backpass", "svg.fonttype": "path"}
     drawing = io.StringIO()
-    with matplotlib.rc_context({"svg.hashsalt": "backpass", "svg.fonttype": "path"}):
+    with matplotlib.rc_context(style), _laid_out(figure):
         figure.savefig(drawing, format="svg", transparent=True, metadata={"Date": None})
     svg = drawing.getvalue()
 
