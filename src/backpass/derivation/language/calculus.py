@@ -277,7 +277,7 @@ class Calculus:
                 elif (inner := self.definition(used)) is not None:
                     if inner_derivative := self._chain_rule(inner, symbol, held):
                         terms.append(self._partial(value, used) * inner_derivative)
-                elif used in self.maxima:
+                elif used in self._maxima.values():
                     slope = sympy.Symbol(f"∂{used}/∂{symbol}", real=True)
                     self._slopes.add(slope)
                     terms.append(self._partial(value, used) * slope)
@@ -301,6 +301,8 @@ class Calculus:
 
         Raises `Unreadable` if it depends on them.
         """
+        if not self._slopes:
+            return value
         slopes = value.free_symbols & self._slopes
         for slope in slopes:
             if not self.definitions.is_zero(sympy.diff(value, slope)):
