@@ -155,6 +155,17 @@ def test_the_arithmetic_of_all_ranks_is_counted():
     assert t.total == 5 * 3 + 4 * 5
 
 
+def test_the_ranks_take_turns_in_the_same_order():
+    def scheme(group, order):
+        for step in range(3):
+            order.append((step, group.rank))
+            group.all_reduce(np.ones(2))
+
+    for _ in range(5):
+        on_threads(scheme, 3, order := [])
+        assert order[:3] == [(0, 0), (0, 1), (0, 2)] and order[3:] == [(1, 2), (1, 0), (1, 1), (2, 1), (2, 2), (2, 0)]
+
+
 def test_complex_numbers_pass():
     (y, *_) = on_threads(lambda group: group.all_reduce(np.array([1 + 2j])), 3)
     assert y == 3 + 6j

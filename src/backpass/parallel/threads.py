@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import contextvars
 import threading
+from collections import deque
+from collections.abc import MutableSequence
 from typing import Any
 
 from backpass import ops
@@ -26,87 +28,95 @@ class _Unmet(Exception):
     """Raised for a rank that waited in an exchange to which not every rank came."""
 
 
-class _Run:
-    """The ranks of a run. Between exchanges only the rank that holds the lock computes,
-    so that code that counts or traces the arithmetic needs no locks."""
+class _Turns:
+    """Lets one rank compute at a time, until it waits in an exchange or returns. So
+    code that counts or traces the arithmetic needs no locks."""
 
-    def __init__(self, ranks: int) -> None:
-        self.lock = threading.Lock()
-        self.ranks = ranks  # that have not returned
-        self.waiting: list[_Meeting] = []  # where each waiting rank waits
+    def __init__(self) -> None:
+        self.ready: deque[threading.Lock] = deque()  # what each rank waits for
+        self.meetings: list[_Meeting] = []
 
-    def enter(self, meeting: _Meeting) -> None:
-        """Note that a rank waits, unless it is the last to reach the meeting."""
-        self.waiting.append(meeting)
-        if self.waiting.count(meeting) == meeting.all_here.parties:
-            self.waiting = [other for other in self.waiting if other is not meeting]
-        self.look()
+    def wait(self, waiting: MutableSequence[threading.Lock]) -> None:
+        """Give the turn to the next rank, and wait for the next turn of this one: after
+        its lock, which is added to ``waiting``, has become ready."""
+        own = threading.Lock()
+        own.acquire()
+        waiting.append(own)
+        self.pass_on()
+        own.acquire()
 
-    def leave(self) -> None:
-        """Note that a rank has returned."""
-        self.ranks -= 1
-        self.look()
+    def pass_on(self) -> None:
+        """Give the turn to the next rank. If none can go on, no rank is left that could
+        come to the meetings: end them."""
+        if not self.ready:
+            for meeting in self.meetings:
+                if meeting.waiting:
+                    meeting.leave()
+        if self.ready:
+            self.ready.popleft().release()
 
-    def look(self) -> None:
-        """End the meetings if every rank waits: no rank is left that could come."""
-        if len(self.waiting) == self.ranks:
-            for meeting in self.waiting:
-                meeting.leave()
+
+class _Exchange:
+    """What the ranks of a group bring once, and the result: None until all have come,
+    or an error."""
+
+    def __init__(self, size: int) -> None:
+        self.brought: list[Any] = [None] * size  # each rank's collective, options, x
+        self.result: Any = None
+
+    def compute(self) -> None:
+        try:
+            self.result = _exchanged(self.brought)
+        except Exception as error:
+            self.result = error
+        self.brought = []
 
 
 class _Meeting:
     """Where the ranks of a group exchange arrays. The last to come computes, and all
     leave with their part."""
 
-    def __init__(self, size: int, running: _Run) -> None:
-        self.brought: list[Any] = [None] * size  # each rank's collective, options, x
-        self.result: Any = None
-        self.running = running
-        self.all_here = threading.Barrier(size, self._compute)
-        self.all_served = threading.Barrier(size, self._clear)
+    def __init__(self, size: int, turns: _Turns) -> None:
+        self.size, self.turns = size, turns
+        self.now = _Exchange(size)
+        self.waiting: list[threading.Lock] = []
+        self.left = False
         self.parts: dict[tuple[int, int], _Meeting] = {}  # by split and first rank
+        turns.meetings.append(self)
 
     def exchange(self, rank: int, x: Array, name: str, **options: Any) -> Array:
         check_array(x)
-        self.brought[rank] = name, options, x
-        running = self.running
-        running.enter(self)
-        running.lock.release()
-        try:
-            self.all_here.wait()
-            result = self.result
-            self.all_served.wait()  # before another exchange replaces the result
-        except threading.BrokenBarrierError:
-            running.lock.acquire()
-            if self in running.waiting:
-                running.waiting.remove(self)
-            raise _Unmet(f"called {name}, which not every rank did") from None
-        running.lock.acquire()
-        if isinstance(result, Exception):
-            raise type(result)(*result.args)
-        return result[rank, ...]
+        now = self.now
+        now.brought[rank] = name, options, x
+        if not self.left and len(self.waiting) + 1 < self.size:
+            self.turns.wait(self.waiting)
+        elif not self.left:
+            self.now = _Exchange(self.size)
+            now.compute()
+            self.let_go()
+        if now.result is None:
+            raise _Unmet(f"called {name}, which not every rank did")
+        if isinstance(now.result, Exception):
+            raise type(now.result)(*now.result.args)
+        return now.result[rank, ...]
 
     def part(self, split: int, ranks: list[int]) -> _Meeting:
         """Return the meeting of these ranks, the same one for all of them."""
         key = split, ranks[0]
         if key not in self.parts:
-            self.parts[key] = _Meeting(len(ranks), self.running)
+            self.parts[key] = _Meeting(len(ranks), self.turns)
         return self.parts[key]
+
+    def let_go(self) -> None:
+        """Let the ranks that wait go on."""
+        self.turns.ready.extend(self.waiting)
+        self.waiting.clear()
 
     def leave(self) -> None:
         """Make every rank fail that waits, or comes later: the exchange cannot happen
         any more."""
-        self.all_here.abort()
-
-    def _clear(self) -> None:
-        # What was exchanged is the ranks' own now; nothing keeps it alive here.
-        self.brought, self.result = [None] * len(self.brought), None
-
-    def _compute(self) -> None:
-        try:
-            self.result = _exchanged(self.brought)
-        except Exception as error:
-            self.result = error
+        self.left = True
+        self.let_go()
 
 
 def _exchanged(brought: list[Any]) -> Array:
@@ -152,30 +162,34 @@ def on_threads(scheme: Scheme, ranks: int, *arguments: Any) -> list[Any]:
     """
     check_scheme(scheme)
     check_ranks(ranks)
-    running = _Run(ranks)
-    meeting = _Meeting(ranks, running)
+    turns = _Turns()
+    meeting = _Meeting(ranks, turns)
     results: list[Any] = [None] * ranks
     errors: list[tuple[int, BaseException]] = []  # in the order of time
 
-    def run(rank: int) -> None:
+    def run(rank: int, turn: threading.Lock) -> None:
+        turn.acquire()
         group = LocalGroup(rank, ranks, meeting)
-        with running.lock:
-            try:
-                results[rank] = scheme(group, *arguments)
-            except BaseException as error:
-                errors.append((rank, error))
-            finally:
-                group.leave()
-                running.leave()
+        try:
+            results[rank] = scheme(group, *arguments)
+        except BaseException as error:
+            errors.append((rank, error))
+        finally:
+            group.leave()
+            turns.pass_on()
 
-    threads = [
-        threading.Thread(
-            target=contextvars.copy_context().run, args=(run, rank), daemon=True
+    threads = []
+    for rank in range(ranks):
+        turn = threading.Lock()
+        turn.acquire()
+        turns.ready.append(turn)
+        target = contextvars.copy_context().run
+        threads.append(
+            threading.Thread(target=target, args=(run, rank, turn), daemon=True)
         )
-        for rank in range(ranks)
-    ]
     for thread in threads:
         thread.start()
+    turns.pass_on()
     for thread in threads:
         thread.join()
     # A rank that waited in vain fails too, but is not to blame.
