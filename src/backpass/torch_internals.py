@@ -31,6 +31,7 @@ __all__ = [
     "READ",
     "TorchDispatchMode",
     "Unread",
+    "allocates",
     "body",
     "dual_level",
     "flop_registries",
@@ -410,6 +411,14 @@ def is_viewing(func: Any) -> bool:
     returns = func._schema.returns if isinstance(func, OpOverload) else ()
     aliases = (r.alias_info for r in returns)
     return any(alias is not None and not alias.is_write for alias in aliases)
+
+
+def allocates(func: Any) -> bool:
+    """Whether an operator, by its schema, returns one new tensor, and neither views nor
+    writes to another."""
+    returns, arguments = func._schema.returns, func._schema.arguments
+    tensors = [str(r.type) for r in returns] == ["Tensor"]
+    return tensors and all(a.alias_info is None for a in (*returns, *arguments))
 
 
 def read_by(func: Any, args: Any, kwargs: Any) -> Iterator[torch.Tensor]:

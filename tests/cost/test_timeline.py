@@ -16,6 +16,7 @@ from backpass.cost.networks import layer_of
 from backpass.cost.sizes import network_of
 from backpass.cost.timeline import Timeline, measured_timeline
 from backpass.models import encoder, gpt2, llama, seq2seq
+from backpass.torch_internals import Unread, allocates
 from backpass.training import adamw
 from backpass.training._blocks import BLOCK
 from pairwise import pairs
@@ -318,6 +319,50 @@ def test_live_bytes_of_known_tensors():
     assert live.peak == 4000 + 3960
     del w
     assert sum(size for _, size in live.events) == 0
+
+
+def test_a_result_is_inferred_once_for_each_kind_of_inputs(monkeypatch):
+    x, y = torch.empty(4, 6, device="meta"), torch.empty(6, 1, 4, device="meta").transpose(0, 2)
+    half, whole = x.bfloat16(), x.long()
+    calls = {
+        "+ 1": lambda: whole + 1,
+        "+ 1.0": lambda: whole + 1.0,
+        "+ True": lambda: (whole > 0) + True,
+        "spread": lambda: y * x,
+        "half": lambda: half * y,
+        "with a float32": lambda: half * torch.empty((), device="meta"),
+        "rows": lambda: x.sum(1),
+        "keeping": lambda: x.sum(1, keepdim=True),
+        "in float64": lambda: x.sum(1, dtype=torch.float64),
+        "columns": lambda: x.mT.contiguous(),
+        "joined": lambda: torch.cat([x, x], 1),
+        "a product": lambda: x @ x.mT,
+        "beside": lambda: torch.empty_like(y),
+    }
+    plain = ((name, call()) for name, call in calls.items())
+    kinds = {name: (found.shape, found.stride(), found.dtype) for name, found in plain}
+    inferred, original = [], Unread.__torch_dispatch__
+
+    def infer(mode, func, *given):
+        inferred.append(func)
+        return original(mode, func, *given)
+
+    monkeypatch.setattr(Unread, "__torch_dispatch__", infer)
+    with Live() as live:
+        for name, call in calls.items():
+            first, count = call(), len(inferred)
+            again = call()
+            assert not any(map(allocates, inferred[count:])), name
+            assert live.number(first) != live.number(again), name
+            for found in (first, again):
+                assert (found.shape, found.stride(), found.dtype) == kinds[name]
+
+        for same in (x.view(24), x.view(24), x.add_(1), x.add_(1)):
+            live.add(x)
+            assert live.number(same) == live.number(x)
+        for _ in range(2):
+            same = torch.ops.aten._unsafe_view(first, (1, *first.shape))  # its schema says no more
+            assert live.number(same) == live.number(first)
 
 
 def test_numbers_of_tensors_without_values_read_as_good():
