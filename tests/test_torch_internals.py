@@ -261,6 +261,25 @@ def test_an_operator_that_returns_a_view_is_recognised():
     )
 
 
+def test_an_operator_that_allocates_its_only_result_is_recognised():
+    aten = torch.ops.aten
+    assert internals.allocates(aten.add.Tensor) and internals.allocates(aten.empty.memory_format)
+    others = aten.add_.Tensor, aten.add.out, aten.transpose.int, aten.topk.default, aten.split.Tensor
+    assert not any(map(internals.allocates, others))
+
+
+def test_an_operator_writes_to_what_its_schema_says():
+    x, y = torch.ones(2), torch.ones(2)
+    aten, none = torch.ops.aten, {}
+    assert [*internals.written_by(aten.add.Tensor, (x, y), none)] == []
+    assert [id(t) for t in internals.written_by(aten.add_.Tensor, (x, y), none)] == [id(x)]
+    assert [id(t) for t in internals.written_by(aten.add.out, (x, y), {"out": y})] == [id(y)]
+    assert [id(t) for t in internals.written_by(aten._foreach_add_.Scalar, ([x, y], 1), none)] == [
+        id(x),
+        id(y),
+    ]
+
+
 def test_generated_code_gets_the_graph_and_tensors_without_a_gradient(monkeypatch):
     found = []
     monkeypatch.setattr("torch._inductor.compile", lambda *given: found.append(given))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, NamedTuple
 from unittest import mock
 
@@ -406,6 +406,7 @@ def body(func: Any) -> Callable[..., Any] | None:
     return own.get("cpu") or own.get(None) or own.get("cuda")
 
 
+@cache
 def is_viewing(func: Any) -> bool:
     """Whether an operator returns a view of a tensor that it is given."""
     returns = func._schema.returns if isinstance(func, OpOverload) else ()
@@ -413,6 +414,7 @@ def is_viewing(func: Any) -> bool:
     return any(alias is not None and not alias.is_write for alias in aliases)
 
 
+@cache
 def allocates(func: Any) -> bool:
     """Whether an operator, by its schema, returns one new tensor, and neither views nor
     writes to another."""
@@ -437,11 +439,17 @@ def read_by(func: Any, args: Any, kwargs: Any) -> Iterator[torch.Tensor]:
 
 def written_by(func: Any, args: Any, kwargs: Any) -> Iterator[torch.Tensor]:
     """Yield the tensors that a call of an operator writes to in place."""
-    given = dict(zip((a.name for a in func._schema.arguments), args, strict=False))
-    given |= kwargs
-    for argument in func._schema.arguments:
-        alias = argument.alias_info
-        value = given.get(argument.name)
-        if alias is not None and alias.is_write:
-            several = value if isinstance(value, (list, tuple)) else [value]
-            yield from (x for x in several if isinstance(x, torch.Tensor))
+    for place, name in _written(func):
+        value = args[place] if place < len(args) else kwargs.get(name)
+        several = value if isinstance(value, (list, tuple)) else [value]
+        yield from (x for x in several if isinstance(x, torch.Tensor))
+
+
+@cache
+def _written(func: Any) -> tuple[tuple[int, str], ...]:
+    """Return the place and the name of each argument to which an operator writes."""
+    return tuple(
+        (place, argument.name)
+        for place, argument in enumerate(func._schema.arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
+    )

@@ -163,7 +163,14 @@ def test_the_ranks_take_turns_in_the_same_order():
 
     for _ in range(5):
         on_threads(scheme, 3, order := [])
-        assert order[:3] == [(0, 0), (0, 1), (0, 2)] and order[3:] == [(1, 2), (1, 0), (1, 1), (2, 1), (2, 2), (2, 0)]
+        assert order[:3] == [(0, 0), (0, 1), (0, 2)] and order[3:] == [
+            (1, 2),
+            (1, 0),
+            (1, 1),
+            (2, 1),
+            (2, 2),
+            (2, 0),
+        ]
 
 
 def test_complex_numbers_pass():
