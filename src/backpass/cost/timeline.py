@@ -129,9 +129,9 @@ def timeline(
     draws the masks of dropout, and its memory does not count.
 
     FlashAttention's tiles are followed one by one. On one sequence of 8,192 tokens that
-    takes about half a minute for the sizes of Llama 3 8B, and minutes for those of 70B.
-    With ``flash=False`` the prediction takes seconds, but is that of plain attention,
-    which saves more.
+    takes about a quarter of a minute for the sizes of Llama 3 8B, and several times as
+    long for those of 70B. With ``flash=False`` the prediction takes seconds, but is
+    that of plain attention, which saves more.
 
     Needs PyTorch. Raises what ``activations`` raises, TypeError unless ``clip`` is a
     bool, and ImportError without PyTorch.
