@@ -293,7 +293,7 @@ FAMILIES = {
         (drawn(3, 23) + 100,),
         {
             "no maximum subtracted": "the first instruction that departs from float64 is ex2.approx",
-            "overwrites its input": "Race",
+            "overwrites its input": "was modified in place",
         },
     ),
     "rows far below 0": Family(

@@ -132,7 +132,7 @@ def test_a_plain_read_beside_an_atomic_update_is_a_race(space):
     start = "mov.b32 %r3, global_smem; @%p1 st.shared.b32 [%r3], 0; bar.sync 0;"
     update = f"red.{space}.relaxed.add.u32 [{word}], 1;"
     unused = f"ld.{space}.b32 %r5, [{word}];"
-    read = unused + "setp.eq.s32 %p3, %r5, 0; @%p3 bra $used; $used:"
+    read = unused + "setp.eq.s32 %p3, %r5, 0; @%p3 st.global.b32 [%rd4], %r1;"
     run(start + update + "bar.sync 0;" + read + "bar.sync 0;" + update)
     run(start + update + unused + update)
     with pytest.raises(ptx.Race, match=r"reads .* which another thread updates, without a barrier"):

@@ -63,7 +63,8 @@ NEIGHBOUR = """
 """
 
 
-USE = "setp.eq.s32 %p8, %r5, 0; @%p8 bra $USED; $USED:"  # of the number in %r5
+# Whether each thread stores its number depends on the number in %r5.
+USE = "setp.eq.s32 %p8, %r5, 0; add.s64 %rd9, %rd2, %rd6; @%p8 st.global.b32 [%rd9], %r1;"
 
 
 def test_a_copy_and_its_mask():
@@ -423,6 +424,41 @@ def test_a_read_races_if_its_value_is_used(between, after, race):
     else:
         ptx.run(program, given, blocks=1, shared=256)
         assert x[0] == 6 and (x[1:] == 3).all()  # also after a second run of the block
+
+
+# All threads load x[0], and thread 0 doubles it. A later branch of each thread depends on what it has loaded.
+GUARDED = (
+    IN_PLACE.format(between="", after="")
+    + """
+    setp.lt.u32 %p5, %r5, 2139095040; mov.b32 %r7, 1; @%p5 bra $L; mov.b32 %r7, 2; {inside} $L: {after}"""
+)
+
+
+@pytest.mark.parametrize(
+    ("inside", "after", "race"),
+    [
+        ("", "@%p2 st.global.b32 [%rd2], %r7;", False),  # of thread 0, whose load is before its own store
+        ("@%p2 st.global.b32 [%rd2], %r7;", "", False),
+        ("", "@%p5 bra $END; mov.b32 %r7, 3; $END:", False),
+        ("", STORE, True),
+        (STORE, "", True),
+        ("bar.sync 0;", "", True),
+        ("", "@%p5 bra $L;", True),
+        ("", "@%p5 bra $END; st.global.b32 [%rd2], %r1; $END:", True),
+        ("", "@%p5 st.global.b32 [%rd2], %r1;", True),
+        ("shfl.sync.bfly.b32 %r5, %r5, 1, 31, -1;", "", True),
+    ],
+)
+def test_a_guard_that_races_is_a_fault_if_other_threads_may_see_it(inside, after, race):
+    x, y = np.full(64, 3, np.float32), np.zeros(64, np.float32)
+    given = {"x": ptx.Tensor(x.view(np.uint8)), "y": ptx.Tensor(y.view(np.uint8)), "n": 64}
+    program = ptx.parse(HEAD.format(threads=64) + GUARDED.format(inside=inside, after=after) + TAIL)
+    if race:
+        with pytest.raises(ptx.Race, match="which another thread reads"):
+            ptx.run(program, given, blocks=1, shared=256)
+        return
+    assert not ptx.run(program, given, blocks=1, shared=256).unsettled
+    assert x[0] == 6 and (x[1:] == 3).all()
 
 
 def test_the_race_whose_value_is_used_is_named():

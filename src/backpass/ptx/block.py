@@ -26,7 +26,7 @@ from backpass.ptx import (
     warpgroups,
     warps,
 )
-from backpass.ptx.faults import Barrier
+from backpass.ptx.faults import Barrier, Undefined
 from backpass.ptx.parse import Instruction, label_of, unsupported
 from backpass.ptx.threads import Threads
 from backpass.ptx.values import Value
@@ -94,7 +94,9 @@ class Block:
                         continue
             chosen = active
             if instruction.guard is not None:
-                chosen = active & _guard(threads, instruction, active)
+                chosen = active & _guard(threads, instruction, active, here)
+            if threads.guards is not None:
+                _check_lost(threads, operation, chosen)
             if operation in _BRANCHES:
                 target = end
                 if operation == "bra":
@@ -176,15 +178,28 @@ def _complete(
 
 
 def _guard(
-    threads: Threads, instruction: Instruction, active: np.ndarray
+    threads: Threads, instruction: Instruction, active: np.ndarray, here: int
 ) -> np.ndarray:
     """Return for which threads the guard of an instruction is true."""
     assert instruction.guard is not None
     value = threads.read(instruction.guard, "pred")
-    threads.check(
-        value, active, f"uses an uninitialised predicate ({instruction.guard.name})"
-    )
-    return ~value.bits if instruction.negated else value.bits
+    bits, labels = value.bits, threads.program.labels
+    repeats = instruction.parts[0] == "bra" and labels[label_of(instruction)] <= here
+    if threads.guards is None or repeats:
+        what = f"uses an uninitialised predicate ({instruction.guard.name})"
+        threads.check(value, active, what)
+    else:
+        threads.lost |= active & ~value.whole
+        bits = np.where(value.whole, bits, threads.guards ^ instruction.negated)
+    return ~bits if instruction.negated else bits
+
+
+def _check_lost(threads: Threads, operation: str, chosen: np.ndarray) -> None:
+    """Raise Undefined if threads with an undefined guard do what others can see."""
+    if operation not in _UNSEEN and not computed.is_of_threads(operation):
+        if (bad := chosen & threads.lost).any():
+            what = "does this, or does not, depending on an undefined value"
+            raise threads.fault(Undefined, what, bad)
 
 
 def _execute(threads: Threads, instruction: Instruction, chosen: np.ndarray) -> None:
@@ -209,6 +224,7 @@ def _execute(threads: Threads, instruction: Instruction, chosen: np.ndarray) -> 
             threads.write(register, own, mask, chosen)
 
 
+_UNSEEN = (*_BRANCHES, "ld")  # by other threads
 _MEMORY: dict[str, Callable[[Threads, Instruction, np.ndarray], None]] = {
     "ld": moves.load,
     "st": moves.store,

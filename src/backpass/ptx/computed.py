@@ -48,6 +48,12 @@ def is_computed(instruction: Instruction) -> bool:
     return operation in (*_MOVES, *OF_WARPS) or operation in arithmetic.OPERATIONS
 
 
+def is_of_threads(operation: str) -> bool:
+    """Return whether this module has an operation, and each thread computes it from its
+    own registers."""
+    return operation in _MOVES or operation in arithmetic.OPERATIONS
+
+
 @lru_cache(maxsize=1 << 14)
 def form_of(instruction: Instruction) -> Form:
     """Return what an instruction of this module reads and writes."""

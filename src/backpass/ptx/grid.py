@@ -165,7 +165,11 @@ def _ran(
     found: Fault | None = None
     if isinstance(fault, Undefined):
         if block.threads.races.made:
+            races = block.threads.races
             found = _used(memory, create, block, fault)
+            if isinstance(found, Race):
+                block, seen = _seen(memory, create, block, races)
+                found, fault = (found, fault) if seen else (None, None)
         else:
             block, fault = _settled(memory, create, block, fault), None
     if found is None and block.threads.races.more:
@@ -215,6 +219,19 @@ def _settled(
         if other or stored[-1] != stored[0]:
             raise fault
     return block
+
+
+def _seen(
+    memory: Global, create: Callable[..., Threads], block: Block, races: Races
+) -> tuple[Block, bool]:
+    """Run a block with guards that races make undefined all false, and all true; return
+    the last run, and whether other threads may see anything of that."""
+    for guards in (False, True):
+        _undo(memory, block)
+        block, fault = _tried(memory, create, before=races, guards=guards)
+        if fault:
+            return block, True
+    return block, False
 
 
 def _tried(

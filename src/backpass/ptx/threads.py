@@ -44,7 +44,9 @@ class Threads:
     of the block before this one, of which only those of the lines ``only`` count, and
     ``watched`` is a byte whose accesses are noted. ``seed`` is that of what undefined
     bits are; then ``doubtful`` collects the values that are stored although they may be
-    undefined. ``shadow`` computes in float64 beside.
+    undefined. ``guards`` is what undefined guards are, unless they may repeat a loop;
+    it is None where they are a fault. Then ``lost`` are the threads with such a guard.
+    ``shadow`` computes in float64 beside.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class Threads:
         only: Collection[Place | None] | None = None,
         watched: tuple[str, int] | None = None,
         seed: int = 0,
+        guards: bool | None = None,
         shadow: Shadow | None = None,
     ) -> None:
         self.program, self.parameters, self.shadow = program, parameters, shadow
@@ -85,6 +88,7 @@ class Threads:
         self.registers.seed = seed
         self.doubtful: list[bytes] = []
         self.read, self.write = self.registers.read, self.registers.write
+        self.guards, self.lost = guards, np.zeros(n, bool)
         self.left = np.ones(n, bool)  # the threads that have not returned
         # No two blocks share a time, nor do two runs of a block. ``since`` is the time
         # of the last barrier.
