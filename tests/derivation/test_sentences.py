@@ -68,7 +68,8 @@ def test_an_equation_to_be_solved_is_not_refused():
     ):
         found = kinds(f"{comment}{words}\n\n" + displays(SQUARE.replace("COUNT", "2")))
         assert found == ["nothing claimed", "equal"]
-    assert kinds(f"{comment}We see that $$G v = h$$ holds.\n") == ["refused"]
+    assert kinds(f"{comment}We see that $$G v = h$$ holds.\n") == ["not readable"]
+    assert kinds(f"{comment}$$G v = h$$\n") == ["refused"]
 
 
 def test_a_matrix_cannot_stand_below_a_fraction_bar():

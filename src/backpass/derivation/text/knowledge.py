@@ -81,7 +81,7 @@ class Knowledge:
         # The headings around a place, each with what was known before it.
         # What the sentence before the display imposes; also of the displays above.
         self.imposed = Imposed()
-        self._here = (0, 0)  # where the display begins and ends
+        self.here = (0, 0)  # where the display begins and ends
         self._imposed: dict[int, Imposed] = {}
         self._outer: list[tuple[int, Known]] = []
         self._defined_on: dict[Line, int] = {}
@@ -205,11 +205,11 @@ class Knowledge:
         )
         imposed.enter(paragraph_above(prose), has_zero)
         self.imposed = self._imposed[display.start] = imposed
-        self._here = display.start, display.end
+        self.here = display.start, display.end
 
     def impose(self, member: Text) -> None:
         """Note that an equation of the display may be imposed."""
-        start, end = self._here
+        start, end = self.here
         if member.origins and start <= member.origins[0] < end:
             self.imposed.here = True
 

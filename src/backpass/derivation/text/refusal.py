@@ -32,16 +32,16 @@ from backpass.derivation.text.knowledge import Knowledge
 from backpass.derivation.text.members import Equation, agree
 from backpass.derivation.text.passages import Text
 from backpass.derivation.text.readings import other_reading
-from backpass.derivation.text.single import certainty, differs_as_number
+from backpass.derivation.text.single import certainty
 from backpass.derivation.text.stated import (
     Hint,
     asked,
     asked_of_interval,
-    asked_of_symmetry,
     of_indices,
     of_signs,
     of_sum,
 )
+from backpass.derivation.text.surroundings import asked_of_prose
 from backpass.derivation.text.verdict import Counterexample, Verdict, unread, verdict_on
 
 
@@ -82,9 +82,8 @@ def refusal(
     if not message:
         hint = _hint(refused)
         message = asked(known, hint, part)
-    if not message and (message := asked_of_symmetry(known, used)):
-        message = "" if differs_as_number(known, equation, part) else message
     message = message or asked_of_interval(known, used)
+    message = message or asked_of_prose(known, refused, part, to_left)
     if message:
         differs = used.isdisjoint(known.inferred_names)
         return replace(unread(document, member, message, line), differs=differs)

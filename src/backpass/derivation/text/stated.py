@@ -25,14 +25,6 @@ SUMS_TO_ONE = re.compile(
 _POSITIVE = re.compile(r"\bpositive\b|>\s*0(?![.\d])|\\mathbb\{R\}[_^]\{?\+", re.I)
 
 
-_SYMMETRIC = re.compile(
-    r"\b(?:symmetric|hermitian|(?:positive|negative)[- ](?:semi[- ]?)?definite"
-    r"|covariance matri(?:x|ces))\b",
-    re.I,
-)
-_SENTENCE = re.compile(r"(?<=[.!?])\s+|\n\s*\n")
-
-
 class Hint(NamedTuple):
     """What would make two members equal: in words, the condition alone, what to write
     to declare it, and what its words look like in prose; None for two indices."""
@@ -105,22 +97,4 @@ def asked_of_interval(known: Knowledge, names: Collection[str]) -> str:
                 f"it does not hold for every {name}, and {where} says in which interval "
                 f"{name} lies; this cannot be declared"
             )
-    return ""
-
-
-def asked_of_symmetry(known: Knowledge, names: Collection[str]) -> str:
-    """Return what to ask if the prose says that one of some names is symmetric;
-    otherwise ""."""
-    for name in sorted(names):
-        shape = known.scope.variables[name].shape
-        if len(shape) != 2 or shape[0] != shape[1] or "1" in shape:
-            continue
-        letter = name.partition("_")[0]
-        used = re.compile(rf"(?<![a-zA-Z\\]){re.escape(letter)}(?![a-zA-Z])")
-        for sentence in _SENTENCE.split(known.prose):
-            if (found := _SYMMETRIC.search(sentence)) and used.search(sentence):
-                return (
-                    f"does “{found[0]}” in the text mean that {name} is symmetric? If it "
-                    rf"does, declare constant {name}, and say: assume {name} = {name}^\top"
-                )
     return ""

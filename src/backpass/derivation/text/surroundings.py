@@ -1,0 +1,263 @@
+"""Whether the prose around a display says what a line rests on.
+
+A line that is wrong in general may be right in its text: the text says that a matrix is
+orthogonal, that terms are neglected, or that the line is a mistake. Such a line is not
+refused, but asked about. For a form of an input, such as an orthogonal matrix, the line
+has to hold for this form, and the prose has to name it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+
+from backpass.derivation.equality.check import Chain, evaluators_in, first_mistake
+from backpass.derivation.equality.comparing import Refused
+from backpass.derivation.equality.special import UNVALUED, Differing, Form, Values
+from backpass.derivation.language.analysis import Analysis
+from backpass.derivation.language.evaluate import Evaluator
+from backpass.derivation.language.parse import Part, parse
+from backpass.derivation.language.values.points import DRAWS
+from backpass.derivation.text.assumed import assumed
+from backpass.derivation.text.imposed import ASKS, ZERO
+from backpass.derivation.text.knowledge import Knowledge
+from backpass.derivation.text.passages import Text
+from backpass.derivation.text.wording import (
+    CLAUSE,
+    DENIED,
+    GENERAL,
+    INEXACT,
+    IS,
+    NUMERIC,
+    OF_SEVERAL,
+    POOR,
+    SIGNED,
+    SIZES,
+    WORDS,
+)
+
+_ENOUGH = 40  # characters of prose; a shorter paragraph goes on from the one above
+_SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z$\\*])|\n\s*\n")
+_GOES_ON = re.compile(r"[a-z]|(?:This|That|It|Here|But|However|Since|Because)\b")
+_FORMULA = re.compile(r"\$([^$]+)\$|\\\((.+?)\\\)", re.S)
+_RELATION = re.compile(
+    r"=|\\(?:perp|propto|equiv)(?![a-zA-Z])|\\in(?![a-zA-Z])(?!\s*\\mathbb)|\\to(?![a-zA-Z])"
+)
+_STATED = re.compile(r"([^=<>]+?)\s*:?=\s*([^=<>]+)")
+_DERIVATIVE = re.compile(
+    r"\\(?:partial|nabla)(?![a-zA-Z])|\\frac\s*\{\s*\\?d(?![a-z])|'"
+)
+
+
+def asked_of_prose(
+    known: Knowledge, refused: Refused, part: Part, to_left: bool
+) -> str:
+    """Return what to ask about a line that is wrong in general, if the prose around it
+    may restrict it; otherwise "". It is compared with the left side if `to_left`."""
+    before, after = _around(known)
+    for sentence in (_SENTENCE.split(before)[-1], _SENTENCE.split(after)[0]):
+        if found := INEXACT.search(sentence):
+            return (
+                f"it does not hold exactly: does “{_whole(found)}” in the text say so? If it "
+                r"does, write \approx in place of ="
+            )
+        if found := DENIED.search(sentence):
+            return f"it does not hold: does “{_whole(found)}” in the text say so?"
+    differing = Differing(refused.chain, _at_larger_sizes(known, refused.evaluator))
+    if said := _equations(known, differing, before + after):
+        return f"it holds if {said}, as the text says: state it in a comment, with let"
+    forms = [*differing.forms()] if before or after else []
+    for by_clause, form in itertools.product((False, True), forms):
+        said = _said(known, form, before, after, by_clause)
+        if said and differing.equal_in(form):
+            return (
+                f"it holds if {_in_words(form)}: does “{said}” in the text say so? "
+                f"{_declared(form)}"
+            )
+    last = " ".join([before.split("\n\n")[-1], after])
+    if {*assumed(known, known.here[0])} & known.used(refused.chain.expressions):
+        return ""  # it is wrong under the assumption, too
+    for name, size in itertools.product(refused.evaluator.sizes, SIZES):
+        stated = re.compile(rf"(?<!\w){re.escape(name)}\s*=\s*{size}\b")
+        found = SIZES[size].search(last) or stated.search(last)
+        if found and _is_of_size(known, refused, name, size):
+            said = _whole(found)
+            return f"it holds if {name} = {size}: does “{said}” in the text say so?"
+    if said := _of_region(known, refused, last):
+        return (
+            f"it holds for some signs alone: does “{said}” in the text restrict them?"
+        )
+    numeric = NUMERIC.search(last)
+    if numeric and not re.search("[a-zA-Z]", part.text):
+        return (
+            "the left side is not a constant: is this its value at one point, as "
+            f"“{_whole(numeric)}” in the text may say?"
+        )
+    if to_left and before and _is_condition(known, refused.chain, part):
+        return ASKS
+    return ""
+
+
+def _around(known: Knowledge) -> tuple[str, str]:
+    """Return the prose before the display that is judged, and the sentence behind it if
+    that goes on from the display."""
+    start, end = known.here
+    paragraphs = re.split(r"\n\s*\n", known.prose_above(start))
+    before = ""
+    while paragraphs and len(before) < _ENOUGH:
+        before = f"{paragraphs.pop().strip()}\n\n{before}".strip()
+    below = (one.start for one in known.document.items if one.start >= end)
+    after = known.source[end : min(below, default=None)].lstrip(" $.,;\n\\])")
+    return before, after.split("\n\n")[0] if _GOES_ON.match(after) else ""
+
+
+def _in_words(form: Form) -> str:
+    words = IS[form.kind][0]
+    if form.kind in OF_SEVERAL:
+        return words.format(*form.names)
+    return " and ".join(words.format(name) for name in form.names)
+
+
+def _declared(form: Form) -> str:
+    if form.kind == "symmetric" and len(form.names) == 1:
+        (name,) = form.names
+        return rf"If it does, declare constant {name}, and say: assume {name} = {name}^\top"
+    return "This cannot be declared"
+
+
+def _said(
+    known: Knowledge, form: Form, before: str, after: str, by_clause: bool
+) -> str:
+    """Return the words by which the prose says that inputs have a form: in a sentence
+    that has their letters, or near the display in one without formulas; "" if there are
+    none. With `by_clause`, a clause near the display that has their letters and begins
+    with since, if, or let counts, whatever it says."""
+    is_poor = form.kind in POOR
+    whole = "" if is_poor or by_clause else known.prose
+    for prose, is_near in ((before, True), (after, True), (whole, False)):
+        for sentence in _SENTENCE.split(prose):
+            formulas = [one or other for one, other in _FORMULA.findall(sentence)]
+            named = _named(form, formulas)
+            if by_clause:
+                clause = None if GENERAL.search(sentence) else CLAUSE.search(sentence)
+                if clause and named and not is_poor:
+                    return " ".join(sentence[clause.start() :].split())
+                continue
+            counts = is_near and not formulas and form.kind != "zero"
+            if (counts or named) and (found := WORDS[form.kind].search(sentence)):
+                return _whole(found)
+            for formula in named:
+                if _RELATION.search(formula):
+                    return formula.strip()
+    return ""
+
+
+def _named(form: Form, formulas: Sequence[str]) -> list[str]:
+    """Return the formulas with a letter of a form's names, if each has its letter in
+    one; for an eigenvector, one is enough."""
+    letters = [_letter(name) for name in form.names]
+    used = [letter for letter in letters if any(map(letter.search, formulas))]
+    if len(used) < len(letters) and form.kind != "eigenpair":
+        return []
+    return [one for one in formulas if any(letter.search(one) for letter in used)]
+
+
+def _letter(name: str) -> re.Pattern[str]:
+    letter = re.escape(name.partition("_")[0])
+    return re.compile(rf"(?<![a-zA-Z\\]){letter}(?![a-zA-Z])")
+
+
+def _equations(known: Knowledge, differing: Differing, prose: str) -> str:
+    """Return equations in the prose that give values to inputs, if the members are
+    equal with these values; otherwise ""."""
+    said, values = [], {}
+    for written, given in _values(known, differing, prose):
+        values = {key: one.xreplace(given) for key, one in values.items()} | given
+        said.append(written)
+    if values and all(differing.equal_at(values, number) for number in range(3)):
+        return " and ".join(said)
+    return ""
+
+
+def _values(
+    known: Knowledge, differing: Differing, prose: str
+) -> Iterator[tuple[str, Values]]:
+    """Yield the equations in formulas of the prose that give an input a value, with the
+    values of its elements."""
+    evaluator = differing.evaluator
+    for match in _FORMULA.finditer(prose):
+        equation = _STATED.fullmatch((match[1] or match[2]).strip(" .,;"))
+        if equation is None:
+            continue
+        try:
+            left, right = (
+                known.part(Text(one, tuple(range(len(one)))))
+                for one in equation.groups()
+            )
+            found = known.scope.resolve(parse(left, "moved"))
+            inputs = {one.name: one for one in differing.inputs}
+            if found is None or found.name not in inputs:
+                continue
+            variable = inputs[found.name]
+            (expression,) = Analysis(known.scope).run([right])
+            if expression.shape != variable.shape or expression.free:
+                continue
+            value = evaluator.value(expression, {}, frozenset())
+        except UNVALUED:
+            continue
+        values = differing.values([(variable, value)])
+        yield f"{left.text.strip()} = {right.text.strip()}", values
+
+
+def _at_larger_sizes(known: Knowledge, evaluator: Evaluator) -> Evaluator:
+    """Return an evaluator at sizes from 3 on, where fewer matrices commute."""
+    sizes = dict(zip(evaluator.sizes, itertools.cycle((3, 4)), strict=False))
+    draw = None if evaluator.point is None else 0
+    return evaluators_in(known.now.lines).at(sizes, draw)
+
+
+def _of_region(known: Knowledge, refused: Refused, prose: str) -> str:
+    """Return the words by which some prose restricts signs, if the members are equal
+    around some of the points tried; otherwise ""."""
+    found, evaluator = SIGNED.search(prose), refused.evaluator
+    if found is None or evaluator.point is None:
+        return ""
+    others = evaluators_in(known.now.lines)
+    for draw in range(DRAWS):
+        if first_mistake(refused.chain, others.at(evaluator.sizes, draw)) is None:
+            return _whole(found)
+    return ""
+
+
+def _is_of_size(known: Knowledge, refused: Refused, name: str, size: int) -> bool:
+    """Whether the members are equal if a dimension has a certain size."""
+    evaluator = refused.evaluator
+    draw = None if evaluator.point is None else 0
+    there = evaluators_in(known.now.lines).at({**evaluator.sizes, name: size}, draw)
+    with suppress(*UNVALUED):
+        return first_mistake(refused.chain, there) is None
+    return False
+
+
+def _whole(found: re.Match[str]) -> str:
+    """Return what was found, to the end of its last word."""
+    rest = re.match(r"\w*", found.string[found.end() :])
+    return found[0] + (rest[0] if rest and re.search(r"\w\Z", found[0]) else "")
+
+
+def _is_condition(known: Knowledge, chain: Chain, part: Part) -> bool:
+    """Whether an equation of given names may be a condition: it takes no derivative,
+    and some name is on one of its sides alone, or a side is 0."""
+    sides = [known.used((one,)) for one in chain.expressions]
+    if any(_DERIVATIVE.search(one.part.text) for one in chain.expressions):
+        return False
+    if any(call for e in chain.expressions for one in e.parts for call in one.called):
+        return False
+    if known.scope.chances.random:
+        return False
+    variables = known.scope.variables
+    if any(variables[name].kind == "defined" for name in sides[0] | sides[1]):
+        return False
+    return sides[0] != sides[1] or ZERO.fullmatch(part.text) is not None
