@@ -543,6 +543,16 @@ def test_an_option_that_means_another_thing_to_the_operator_accuses_nobody():
     assert row.reason.endswith("the option may mean another thing to the operator")
 
 
+def test_forward_is_judged_at_each_value_of_an_option_that_is_declared():
+    op = Bent()
+    op.SHAPES = "x[n] -> y[n]; options slope=1.0|0.5"
+    assert of_one(op, (9,), operator=bent, slope=1.0).passed
+    report = of_one(op, (9,), operator=lambda x, slope=1.0: bent(x), slope=1.0)
+    assert {(row.quantity, row.variation) for row in report.failed} == {
+        (quantity, "slope=0.5") for quantity in ("y", "dx")
+    }
+
+
 def test_an_option_that_the_operator_lacks_stays():
     for operator in (bent(torch.ones(1)).mul, lambda x: bent(x)):
         report = of_one(Bent(), (9,), operator=operator, slope=1.0)

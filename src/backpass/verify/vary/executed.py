@@ -175,8 +175,11 @@ class _Varying:
         if together := self._in_eights():
             yield _without_small_errors(self._first([together]))
         self.budget.release(self.case.dtype)
+        shapes = self.case.subject.shapes
         for what, there in self.options:
-            yield _if_right(self._first([(what, there)]), OF_OPTIONS)
+            found = self._first([(what, there)])
+            declared = shapes is not None and bool(shapes.options)
+            yield found if declared else _if_right(found, OF_OPTIONS)
         yield self._first([(OTHER_VALUES, other_inputs(self.case).inputs)])
         for trial in self._of_values() if self.asked else ():
             yield self._first([trial])
