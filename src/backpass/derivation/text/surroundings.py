@@ -242,7 +242,7 @@ def _is_of_size(known: Knowledge, refused: Refused, name: str, size: int) -> boo
 
 
 def _whole(found: re.Match[str]) -> str:
-    """Return what was found, to the end of its last word."""
+    """Return the text of a match, to the end of its last word."""
     rest = re.match(r"\w*", found.string[found.end() :])
     return found[0] + (rest[0] if rest and re.search(r"\w\Z", found[0]) else "")
 
