@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 from backpass.derivation.equality.check import Chain, evaluators_in, first_mistake
-from backpass.derivation.equality.comparing import Refused
+from backpass.derivation.equality.comparing import Refused, uses_states
 from backpass.derivation.equality.special import UNVALUED, Differing, Form, Values
 from backpass.derivation.language.analysis import Analysis
 from backpass.derivation.language.evaluate import Evaluator
@@ -46,6 +46,7 @@ _RELATION = re.compile(
     r"=|\\(?:perp|propto|equiv)(?![a-zA-Z])|\\in(?![a-zA-Z])(?!\s*\\mathbb)|\\to(?![a-zA-Z])"
 )
 _STATED = re.compile(r"([^=<>]+?)\s*:?=\s*([^=<>]+)")
+_INVERSE = re.compile(r"\^\s*\{\s*-|\\det(?![a-zA-Z])")
 _DERIVATIVE = re.compile(
     r"\\(?:partial|nabla)(?![a-zA-Z])|\\frac\s*\{\s*\\?d(?![a-z])|'"
 )
@@ -65,7 +66,7 @@ def asked_of_prose(
             )
         if found := DENIED.search(sentence):
             return f"it does not hold: does “{_whole(found)}” in the text say so?"
-    differing = Differing(refused.chain, _at_larger_sizes(known, refused.evaluator))
+    differing = Differing(refused.chain, _at_larger_sizes(known, refused))
     if said := _equations(known, differing, before + after):
         return f"it holds if {said}, as the text says: state it in a comment, with let"
     forms = [*differing.forms()] if before or after else []
@@ -211,8 +212,14 @@ def _values(
         yield f"{left.text.strip()} = {right.text.strip()}", values
 
 
-def _at_larger_sizes(known: Knowledge, evaluator: Evaluator) -> Evaluator:
-    """Return an evaluator at sizes from 3 on, where fewer matrices commute."""
+def _at_larger_sizes(known: Knowledge, refused: Refused) -> Evaluator:
+    """Return an evaluator at sizes from 3 on, where fewer matrices commute; that of the
+    mistake if the members have inverses or states, whose elements are long there."""
+    chain, evaluator = refused.chain, refused.evaluator
+    used = [*chain.expressions, *known.definitions(known.used(chain.expressions))]
+    is_long = any(_INVERSE.search(one.part.text) for one in used)
+    if is_long or uses_states(chain, evaluator.scope):
+        return evaluator
     sizes = dict(zip(evaluator.sizes, itertools.cycle((3, 4)), strict=False))
     draw = None if evaluator.point is None else 0
     return evaluators_in(known.now.lines).at(sizes, draw)
