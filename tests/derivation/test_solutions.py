@@ -20,6 +20,11 @@ SOLVED = {
         "3",
     ),
     "an estimate": (["f(w) = (w - 3)^2", "f'(w) = 2(w - 3) = 0", r"\hat{w} = {}"], "3", "4"),
+    "a labelled estimate": (
+        ["f(w) = (w - 3)^2", "f'(w) = 2(w - 3) = 0", r"\hat{w}_{\text{ML}} = {}"],
+        "3",
+        "4",
+    ),
     "a value of a name": ([r"\hat{y} = 3x + 1", r"\hat{y} = 10", "x = {}"], "3", "4"),
     "two equations": (["x + y = 10", "x - y = 2", "x = {}", "y = 4"], "6", "7"),
     "a second value": (["h = 2u", "u = 3", "h = {}"], "6", "5"),

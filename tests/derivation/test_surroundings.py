@@ -36,6 +36,7 @@ RESTRICTED = [
     ("Substituting $A = u v^\\top$ gives", r"x^\top A x = (x^\top u) \cdot (v^\top x)", r"A = u v^\top"),
     ("Consider $n = 2$.", r"\sum_i x_i = x_1 + x_2", "n = 2"),
     ("For a single sample", r"\frac{1}{m} \sum_i X_{ij} = X_{1j}", "m = 1"),
+    ("Setting the derivative to zero gives, for a positive definite $A$,", r"\nabla_x q = A x - b", r"A = A^\top"),
     # a region
     ("In the linear regime", r"\frac{\partial f}{\partial t} = 1", "for some signs"),
     ("**Case 1:** $t > 0$.", r"\max(0, t) = t", "for some signs"),

@@ -100,7 +100,7 @@ class Differing:
         size = self.evaluator.calculus.size
         shapes = [tuple(map(size, one.axes)) for one in form.variables]
         for number in range(POINTS):
-            arrays = form.draw(Random(f"{number} {shapes}"), shapes)
+            arrays = form.draw(Random(number), shapes)
             if arrays is None or not self.equal_at(
                 self.values(zip(form.variables, arrays, strict=True)), number
             ):
@@ -118,13 +118,14 @@ class Differing:
 
     def equal_at(self, values: Values, number: int) -> bool:
         """Whether all elements have values, and no difference, where some symbols have
-        certain values and the others random ones."""
-        point = Point(2 * number, self.evaluator.sizes)
+        certain values and the others random ones, with either sign."""
+        draws = (2 * number, 2 * number + 1)
+        points = [Point(draw, self.evaluator.sizes) for draw in draws]
         for pair in self.pairs:
             one, other = (each.xreplace(values) for each in pair)
-            if not all(intervals.is_enclosed(each, [point]) for each in (one, other)):
+            if not all(intervals.is_enclosed(each, points) for each in (one, other)):
                 return False
-            if intervals.point_of_difference(one, other, [point]) is not None:
+            if intervals.point_of_difference(one, other, points) is not None:
                 return False
         return True
 

@@ -30,7 +30,7 @@ _WORDS = re.compile(
 _NAME = re.compile(
     r"(?:\\(?:(?P<accent>(?:wide)?(?:hat|tilde)|bar|overline)|math[a-z]+|boldsymbol|bm|vec)"
     r"(?![a-zA-Z])\s*\{?\s*)?(?P<letter>\\[a-zA-Z]+|[a-zA-Z])\s*\}?"
-    r"(?:\s*_\s*(?:(?P<one>\w)|\{(?P<more>[^{}]*)\}))?"
+    r"(?:\s*_\s*(?:(?P<one>\w)|\{(?P<more>(?:[^{}]|\{[^{}]*\})*)\}))?"
 )
 _GREEK = re.compile(
     r"\\(?:(?:var)?(?:alpha|beta|gamma|delta|epsilon|zeta|eta|theta|iota|kappa|lambda|mu|nu"
@@ -338,8 +338,8 @@ def gives_number(members: Members, names: Names) -> bool:
 
 def name_in(members: Members, sides: Members) -> str:
     """Return the name on the left of an equation as other formulas write it: also w for
-    \\hat{w} or w^*, if the formulas have only w. It is "" for a power, and for
-    the value of a function."""
+    \\hat{w}, \\hat{w}_{\\text{ML}} or w^*, if the formulas have only w. It is "" for a
+    power, and for the value of a function."""
     left = _left(members)
     head = _HEAD.fullmatch(left)
     if head is None or head["power"] or head["arguments"]:
@@ -347,7 +347,9 @@ def name_in(members: Members, sides: Members) -> str:
     inside = names_of(" ".join(side.characters for side in sides))
     if head["mark"] or not names_of(head["name"]) & inside:
         label = head["one"] or head["more"]
-        return head["letter"] + (f"_{{{label}}}" if label else "")
+        if label and (head["letter"], "", "") not in inside:
+            return f"{head['letter']}_{{{label}}}"
+        return head["letter"]
     return left
 
 

@@ -57,6 +57,9 @@ def asked_of_prose(
 ) -> str:
     """Return what to ask about a line that is wrong in general, if the prose around it
     may restrict it; otherwise "". It is compared with the left side if `to_left`."""
+    imposed = known.imposed
+    if ZERO.fullmatch(part.text) and (imposed.by_sentence or imposed.perhaps):
+        return ""  # it claims nothing, or is asked about as imposed
     before, after = _around(known)
     for sentence in (_SENTENCE.split(before)[-1], _SENTENCE.split(after)[0]):
         if found := INEXACT.search(sentence):
