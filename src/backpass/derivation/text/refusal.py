@@ -82,10 +82,12 @@ def refusal(
     if not message:
         hint = _hint(refused)
         message = asked(known, hint, part)
-    message = message or asked_of_interval(known, used)
-    message = message or asked_of_prose(known, refused, part, to_left)
+    certain = certainty(known, equation, part, refused.chain)
+    differs = bool(certain) or used.isdisjoint(known.inferred_names)
+    if differs:  # otherwise it waits for a declaration
+        message = message or asked_of_interval(known, used)
+        message = message or asked_of_prose(known, refused, part, to_left)
     if message:
-        differs = used.isdisjoint(known.inferred_names)
         return replace(unread(document, member, message, line), differs=differs)
     where, expected, found = counterexample(refused.mistake, refused.evaluator)
     basis = known.basis(refused.chain.expressions, (refused.evaluator.sizes,), 0)
@@ -101,7 +103,7 @@ def refusal(
         verdict,
         compared=" ".join(anchor.text.split()),
         to_left=to_left,
-        certain=certainty(known, equation, part, refused.chain),
+        certain=certain,
     )
 
 

@@ -83,7 +83,8 @@ INEXACT = re.compile(
     r"|\b(?:is|are|be|becomes?) (?:\w+ )?(?:small|large|tiny|negligible)\b|\binfinitesimal"
     r"|\blimit\b|\basymptotic\w*|\bproportional\b|\badditive constants?\b|\bunnormali[sz]ed\b"
     r"|\bup to (?:an?|the|some|irrelevant|additive|multiplicative|proportionality|terms?"
-    r"|constants?|factors?|scal\w+|signs?|first|second|order)\b|\bwould\b"
+    r"|constants?|factors?|scal\w+|signs?|first|second|order)\b"
+    r"|\bwould (?:become|get|have|give|equal|lead|yield|reduce)\b"
     r"|\\to\s*(?:0|\\infty)|\\approx|\\propto|\\ll(?![a-zA-Z])|\\gg(?![a-zA-Z])",
     re.I,
 )
@@ -124,6 +125,7 @@ CLAUSE = re.compile(
 # Properties that make a line have a meaning, and no wrong one right.
 GENERAL = re.compile(
     r"\b(?:invertible|non-?singular|regular|full rank|(?:twice |continuously )?differentiable"
-    r"|smooth|continuous|convex|matri(?:x|ces)|vectors?|columns?|scalars?|functions?)\b",
+    r"|smooth|continuous|convex|matri(?:x|ces)|vectors?|columns?|scalars?|functions?)\b"
+    r"|\\in\s*\\mathbb",
     re.I,
 )
