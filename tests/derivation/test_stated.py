@@ -64,3 +64,9 @@ def test_an_unread_derivative_of_a_function_defines_nothing():
         "not readable",
         "not readable",
     ]
+
+
+def test_a_zero_within_a_formula_may_be_an_array():
+    given = r"given A \in \mathbb{R}^{n \times n}, x \in \mathbb{R}^n"
+    lines = r"x - x = x - A \times 0", r"x - x = 0 - A x + A x", r"x - x = A - A x + A x"
+    assert [one(line, given).kind for line in lines] == ["not readable", "equal", "ill-formed"]

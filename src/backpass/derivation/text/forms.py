@@ -43,6 +43,7 @@ from backpass.derivation.language.written import (
     subscripts_of,
 )
 from backpass.derivation.text.einstein import DECLARED, is_letter, sums_over
+from backpass.derivation.text.imposed import ZERO
 from backpass.derivation.text.knowledge import Knowledge
 from backpass.derivation.text.members import Equation, agree, equality
 from backpass.derivation.text.readings import other_reading
@@ -51,6 +52,7 @@ from backpass.expressions import exact
 
 MENDS = 24  # at most so many changes of one sign are tried
 DEPTH = 3  # at most so many errors are set aside, one after the other
+_ZERO_WITHIN = re.compile(r"(?<![\w.,^_{])0(?![\w.,}])")
 Edit = tuple[int, int, str]  # start, end, and what is written there
 
 
@@ -66,6 +68,8 @@ def ill_formed(
 
     `depth` is the number of readings within which this one is tried.
     """
+    if _ZERO_WITHIN.search(part.text) and not ZERO.fullmatch(part.text):
+        return None  # this 0 may be an array
     fault = _ill_formed(known, equation, part, error, depth)
     own = error.part == part and not isinstance(error, Unfinished)
     if fault is None and equation is not None and own and not depth:
