@@ -3,6 +3,7 @@
 import pytest
 
 from .judging import kinds, one, verdicts
+from .test_first_sight import sight
 
 SYMMETRIC = r"given S, A \in \mathbb{R}^{n \times n}, u \in \mathbb{R}^n"
 SUM = r"given z \in \mathbb{R}^n, c \in \mathbb{R}; let r = \sum_i (z_i - c)^2"
@@ -70,3 +71,34 @@ def test_a_zero_within_a_formula_may_be_an_array():
     given = r"given A \in \mathbb{R}^{n \times n}, x \in \mathbb{R}^n"
     lines = r"x - x = x - A \times 0", r"x - x = 0 - A x + A x", r"x - x = A - A x + A x"
     assert [one(line, given).kind for line in lines] == ["not readable", "equal", "ill-formed"]
+
+
+ZERO = r"\frac{\partial r}{\partial c} = -2 \sum_i (z_i - c) = 0"
+
+
+def test_a_derivative_that_the_text_has_set_to_0_is_set_to_0_below():
+    start = "We have to set:\n\n$$ \\frac{\\partial r}{\\partial c} = 0 $$\n\nThe derivative is\n\n"
+    assert [one.kind for one in verdicts(f"{start}$$ {ZERO} $$", SUM)] == [
+        "nothing claimed",
+        "equal",
+        "not readable",
+    ]
+    wrong = ZERO.replace("-2", "-3")
+    assert verdicts(f"{start}$$ {wrong} $$", SUM)[1].kind == "refused"
+
+
+def test_what_may_follow_from_an_equation_of_another_section():
+    text = f"We rewrite the condition.\n\n$$ {ZERO} $$\n\n# The mean\n\nWe use it here.\n\n"
+    given = SUM + "; keep definitions"
+    assert verdicts(text + r"$$ \sum_i z_i = n c $$", given)[-1].kind == "not readable"
+    wrong = text + r"$$ \frac{\partial r}{\partial z_i} = z_i $$"
+    assert verdicts(wrong, given)[-1].kind == "refused"
+
+
+@pytest.mark.parametrize(
+    "definition", [r"h_t = tanh(A u_t + B h_{t-1})", r"h_t = \tanh(a u_t + b h_{t-1})", r"h_2 = b h_1"]
+)
+def test_a_state_may_depend_on_an_earlier_one(definition):
+    text = f"$$ {definition} $$\n\n$$ \\frac{{\\partial h_3}}{{\\partial h_2}} = 0 $$"
+    assert sight(text)[-1].kind == "not readable"
+    assert sight(r"$$ \frac{\partial x_i}{\partial x_j} = \delta_{ij} $$")[0].kind == "equal"

@@ -19,6 +19,7 @@ _POINT = (
 )
 _IMPOSES = re.compile(
     rf"\b{_SET}\b[^.]*\b(?:zero|vanish\w*|equal)\b|\b{_SET}\b[^.]*(?<![\w.])0(?![\w.])"
+    rf"|\b{_SET}\W*\Z|\b[iI]mpos(?:e|es|ing)\b"
     rf"|\b[aA]t (?:the|a|an|any|each|every|this|its) (?:\w+ )?{_POINT}\b"
     r"|\b(?:must|should|has to|have to) (?:vanish|be (?:zero|equal|0))"
     r"|\b(?:first[- ]order|optimality|stationarity) conditions?\b|\bvanish(?:es|ing)?\b"

@@ -30,6 +30,7 @@ _OF_LABEL = re.compile(
     r"(what does (\w) run over\? Say range \w = 1, …, n), or declare the shape of "
     r"\\bar\{([^{}]*)\}(?!\S)"
 )
+_IS_ZERO = re.compile(r"([^=,;&]+?)\s*&?=\s*0(?![\d.])")
 _CLASH = re.compile(r"(\S+) (?:is already declared|cannot be told apart from (\S+))")
 
 
@@ -81,6 +82,8 @@ class Knowledge:
         # The headings around a place, each with what was known before it.
         # What the sentence before the display imposes; also of the displays above.
         self.imposed = Imposed()
+        # The left sides that the text sets to 0, and the inputs on which they depend.
+        self.set_to_zero: dict[str, set[str]] = {}
         self.here = (0, 0)  # where the display begins and ends
         self._imposed: dict[int, Imposed] = {}
         self._outer: list[tuple[int, Known]] = []
@@ -204,6 +207,10 @@ class Knowledge:
             for side in row.split("=")
         )
         imposed.enter(paragraph_above(prose), has_zero)
+        if imposed.by_sentence:
+            for row in display.rows:
+                for left in _IS_ZERO.findall(row.characters):
+                    self.set_to_zero.setdefault("".join(left.split()), set())
         self.imposed = self._imposed[display.start] = imposed
         self.here = display.start, display.end
 

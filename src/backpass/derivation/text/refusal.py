@@ -86,7 +86,9 @@ def refusal(
     differs = bool(certain) or used.isdisjoint(known.inferred_names)
     if differs:  # otherwise it waits for a declaration
         message = message or asked_of_interval(known, used)
-        message = message or asked_of_prose(known, refused, part, to_left)
+        message = message or asked_of_prose(
+            known, refused, equation.head, part, to_left
+        )
     if message:
         return replace(unread(document, member, message, line), differs=differs)
     where, expected, found = counterexample(refused.mistake, refused.evaluator)

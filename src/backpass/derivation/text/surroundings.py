@@ -53,13 +53,15 @@ _DERIVATIVE = re.compile(
 
 
 def asked_of_prose(
-    known: Knowledge, refused: Refused, part: Part, to_left: bool
+    known: Knowledge, refused: Refused, head: Part, part: Part, to_left: bool
 ) -> str:
     """Return what to ask about a line that is wrong in general, if the prose around it
-    may restrict it; otherwise "". It is compared with the left side if `to_left`."""
-    imposed = known.imposed
-    if ZERO.fullmatch(part.text) and (imposed.by_sentence or imposed.perhaps):
-        return ""  # it claims nothing, or is asked about as imposed
+    may restrict it; otherwise "". The equation begins with `head`, with which the line
+    is compared if `to_left`."""
+    if ZERO.fullmatch(part.text):
+        asks = _is_set_to_zero(known, refused, head)
+        if asks is not None:
+            return ASKS if asks else ""
     before, after = _around(known)
     for sentence in (_SENTENCE.split(before)[-1], _SENTENCE.split(after)[0]):
         if found := INEXACT.search(sentence):
@@ -102,6 +104,19 @@ def asked_of_prose(
     if to_left and before and _is_condition(known, refused.chain, part):
         return ASKS
     return ""
+
+
+def _is_set_to_zero(known: Knowledge, refused: Refused, head: Part) -> bool | None:
+    """Whether to ask if an equation whose right side is 0 is imposed: not if the prose
+    says so, because it claims nothing; None if nothing says so."""
+    left = "".join(head.text.split())
+    is_said = known.imposed.by_sentence or known.imposed.perhaps
+    if not is_said and left not in known.set_to_zero:
+        return None
+    used, variables = known.used(refused.chain.expressions), known.scope.variables
+    inputs = {name for name in used if variables[name].kind == "given"}
+    known.set_to_zero.setdefault(left, set()).update(inputs)
+    return not is_said
 
 
 def _around(known: Knowledge) -> tuple[str, str]:
@@ -258,14 +273,16 @@ def _whole(found: re.Match[str]) -> str:
 
 
 def _is_condition(known: Knowledge, chain: Chain, part: Part) -> bool:
-    """Whether an equation of given names may be a condition: it takes no derivative,
-    and some name is on one of its sides alone, or a side is 0."""
+    """Whether an equation of given names may be a condition, or follow from one: it
+    takes no derivative, and some name is on one of its sides alone, or a side is 0."""
     sides = [known.used((one,)) for one in chain.expressions]
     if any(_DERIVATIVE.search(one.part.text) for one in chain.expressions):
         return False
-    if any(call for e in chain.expressions for one in e.parts for call in one.called):
-        return False
     if known.scope.chances.random:
+        return False
+    if any((sides[0] ^ sides[1]) & inputs for inputs in known.set_to_zero.values()):
+        return True  # it may follow from an equation that the text has imposed
+    if any(call for e in chain.expressions for one in e.parts for call in one.called):
         return False
     variables = known.scope.variables
     if any(variables[name].kind == "defined" for name in sides[0] | sides[1]):
