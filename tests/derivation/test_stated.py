@@ -95,10 +95,30 @@ def test_what_may_follow_from_an_equation_of_another_section():
     assert verdicts(wrong, given)[-1].kind == "refused"
 
 
+SENTENCES = (
+    "We have to set:", "we must set", "we put", "We need", "Find $c$ such that", "For the best $c$,",
+    "We let the derivative be zero:", "and force it to be zero", "so we look for a point where",
+    "when the loss is minimal", "To find the minimum we differentiate and obtain",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("sentence", SENTENCES)
+def test_a_sentence_that_imposes(sentence):
+    (found,) = verdicts(f"{sentence}\n\n$$ \\frac{{\\partial r}}{{\\partial c}} = 0 $$", SUM)
+    assert found.kind in ("not readable", "nothing claimed")
+
+
 @pytest.mark.parametrize(
-    "definition", [r"h_t = tanh(A u_t + B h_{t-1})", r"h_t = \tanh(a u_t + b h_{t-1})", r"h_2 = b h_1"]
+    "definition",
+    [
+        "",
+        "$$ h_t = tanh(A u_t + B h_{t-1}) $$",
+        r"$$ h_t = \tanh(a u_t + b h_{t-1}) $$",
+        "$$ h_{t+1} = b h_t $$",
+    ],
 )
 def test_a_state_may_depend_on_an_earlier_one(definition):
-    text = f"$$ {definition} $$\n\n$$ \\frac{{\\partial h_3}}{{\\partial h_2}} = 0 $$"
-    assert sight(text)[-1].kind == "not readable"
+    product = r"$$ \frac{\partial h_3}{\partial h_1} = 2 \frac{\partial h_3}{\partial h_2} \frac{\partial h_2}{\partial h_1} $$"
+    for line in (r"$$ \frac{\partial h_3}{\partial h_2} = 0 $$", r"$$ \nabla_{h_2} h_3 = 0 $$", product):
+        assert sight(f"{definition}\n\n{line}")[-1].kind == "not readable"
     assert sight(r"$$ \frac{\partial x_i}{\partial x_j} = \delta_{ij} $$")[0].kind == "equal"

@@ -30,6 +30,7 @@ RESTRICTED = [
     ("If both variances are the same,", r"a c = a^2", "a = c"),
     ("At temperature one", r"\frac{\partial p_i}{\partial x_j} = p_i (\delta_{ij} - p_j)", r"\tau = 1"),
     ("Since $B$ is a polynomial in $A$,", r"A B = B A", "Since $B$ is a polynomial"),
+    ("By the singular value decomposition of $X$,", r"x^\top P^\top P x = x^\top x", "P is orthogonal"),
     # an equation in the prose
     ("Let $s = a + c$. Then", r"s^2 = a^2 + 2 a c + c^2", "s = a + c, as the text says"),
     ("With $a = 2$ and $c = 3$:", r"a c + 1 = 7", "a = 2 and c = 3, as the text says"),
@@ -81,6 +82,8 @@ WRONG = [
     ("For $t > 0$ we have", r"\max(0, t) = 2 t"),
     ("Expanding the square of a first-order term,", r"(a + c)^2 = a^2 + a c + c^2"),
     ("The norm of a large vector is", r"\nabla_x (x^\top x) = x"),
+    ("The line $y = a x + c$ has", r"\sum_i (x_i y_i - a) = \sum_i x_i y_i - a"),
+    ("Of all values that it takes,", r"\frac{21}{6} = 3.6"),
     ("One can show that", r"\frac{\partial r}{\partial t} = 2 t^2"),
 ]
 

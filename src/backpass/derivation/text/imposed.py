@@ -29,8 +29,10 @@ _IMPOSES = re.compile(
 )
 # Words near which a side that is 0 is often imposed.
 _MAY_IMPOSE = re.compile(
-    r"\b(?:optim|minimi|maximi|stationar|critical|satisf|fulfil|solv|root|constrain|subject to"
-    r"|requir|equilibri|necessary|sufficient|condition)",
+    r"\b(?:optim|minim|maxim|stationar|critical|satisf|fulfil|solv|root|constrain|subject to"
+    r"|requir|equilibri|necessary|sufficient|condition|such that|look(?:s|ing)? for|point where"
+    r"|best\b|find\b|needs?\b|wants?\b)"
+    r"|\b(?:to|must|should|we|now|then|and|can) (?:set|put|let|force|make)\b",
     re.I,
 )
 CONCLUDES = re.compile(

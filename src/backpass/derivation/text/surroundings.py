@@ -26,6 +26,7 @@ from backpass.derivation.text.knowledge import Knowledge
 from backpass.derivation.text.passages import Text
 from backpass.derivation.text.wording import (
     CLAUSE,
+    DECOMPOSED,
     DENIED,
     GENERAL,
     INEXACT,
@@ -95,8 +96,9 @@ def asked_of_prose(
         return (
             f"it holds for some signs alone: does “{said}” in the text restrict them?"
         )
+    left, right = (known.used((one,)) for one in refused.chain.expressions)
     numeric = NUMERIC.search(last)
-    if numeric and not re.search("[a-zA-Z]", part.text):
+    if numeric and left and not right:
         return (
             "the left side is not a constant: is this its value at one point, as "
             f"“{_whole(numeric)}” in the text may say?"
@@ -154,6 +156,9 @@ def _said(
     none. With `by_clause`, a clause near the display that has their letters and begins
     with since, if, or let counts, whatever it says."""
     is_poor = form.kind in POOR
+    if form.kind in ("orthogonal", "orthonormal") and not by_clause:
+        if found := DECOMPOSED.search(known.prose):
+            return found[0]
     whole = "" if is_poor or by_clause else known.prose
     for prose, is_near in ((before, True), (after, True), (whole, False)):
         for sentence in _SENTENCE.split(prose):
@@ -168,7 +173,7 @@ def _said(
             if (counts or named) and (found := WORDS[form.kind].search(sentence)):
                 return _whole(found)
             for formula in named:
-                if _RELATION.search(formula):
+                if _RELATION.search(formula) and _is_of_these(form, formula):
                     return formula.strip()
     return ""
 
@@ -181,6 +186,13 @@ def _named(form: Form, formulas: Sequence[str]) -> list[str]:
     if len(used) < len(letters) and form.kind != "eigenpair":
         return []
     return [one for one in formulas if any(letter.search(one) for letter in used)]
+
+
+def _is_of_these(form: Form, formula: str) -> bool:
+    """Whether a formula has no letter but those of a form's names, I, and T."""
+    for name in form.names:
+        formula = _letter(name).sub(" ", formula)
+    return not re.search(r"[a-zA-HJ-SU-Z]", re.sub(r"\\[a-zA-Z]+", " ", formula))
 
 
 def _letter(name: str) -> re.Pattern[str]:

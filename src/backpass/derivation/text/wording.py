@@ -65,6 +65,12 @@ IS = {
     "eigenpair": ("{1} is an eigenvector of {0} with eigenvalue {2}", r"\beigen"),
 }  # fmt: skip
 WORDS = {kind: re.compile(words, re.I) for kind, (_, words) in IS.items()}
+# A decomposition into matrices of this form, which the text need not name again.
+DECOMPOSED = re.compile(
+    r"\bsingular (?:values?|vectors?)\b|\bsvd\b|\beigen-?(?:decomposition|basis)|\bspectral"
+    r"|\bqr\b|\bprincipal (?:component|ax)|\bpca\b",
+    re.I,
+)
 OF_SEVERAL = (
     "equal", "transposes", "inverses", "commuting", "perpendicular", "eigenpair",
 )  # fmt: skip
