@@ -49,3 +49,11 @@ def test_what_names_the_entries_of_a_vector_does_not_define_it(entries, given, n
 def test_other_entries_may_define_a_vector():
     found = kinds("$$ u = (u_1^2, \\ldots, u_n^2)^\\top $$\n\n$$ u^\\top u = \\sum_i u_i^4 $$", GIVEN)
     assert found[1] == "not readable"
+
+
+def test_a_long_list_of_derivatives_is_read_in_no_time():
+    entries = ", ".join(rf"\frac{{\partial \ell}}{{\partial \theta_{{{k}}}}}" for k in range(1, 12))
+    assert (
+        one(rf"u = [{entries}, \cdots, \frac{{\partial \ell}}{{\partial \theta_{{n}}}}]", GIVEN).kind
+        == "not readable"
+    )

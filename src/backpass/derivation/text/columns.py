@@ -8,7 +8,7 @@ from backpass.derivation.language.parse import Part
 from backpass.derivation.text.passages import Text
 
 _DOTS = r"\\(?:[cdlv]?dots)(?![a-zA-Z])|\.\.\."
-_ENTRY = r"[^,;&()\[\]\\]*(?:\\(?!right)[a-zA-Z]+[^,;&()\[\]\\]*)*"
+_ENTRY = r"[^,;&()\[\]\\]*(?:\\(?!right)[a-zA-Z]+(?![a-zA-Z])[^,;&()\[\]\\]*)*"
 _LIST = re.compile(  # in brackets, with dots, transposed
     r"\s*(?P<open>(?:\\left\s*)?[(\[])"
     rf"(?P<entries>{_ENTRY}(?:,{_ENTRY})*,\s*(?:{_DOTS})\s*,{_ENTRY})"
