@@ -11,11 +11,12 @@ depends on the subject:
   expected one much.
 - For anything else it is twice the largest error of PyTorch's operator, or of autograd
   through the subject's own forward, at that dtype, over these inputs and a few
-  neighbours of them; or, if that is larger, the change that a different rounding of the
-  inputs would cause. For element-wise functions, only elements of the same size are
-  compared. In half precision, where PyTorch may add in bfloat16, running the operator
-  in float32 and rounding once would give a sharper bound, but it would reject PyTorch's
-  own gradients of logsumexp, mse_loss and others.
+  neighbours of them; or, if that is larger, eight times the root mean square of these
+  errors, or the change that a different rounding of the inputs would cause. For
+  element-wise functions, only elements of the same size are compared. In half
+  precision, where PyTorch may add in bfloat16, running the operator in float32 and
+  rounding once would give a sharper bound, but it would reject PyTorch's own gradients
+  of logsumexp, mse_loss and others.
 
 PyTorch's operator rounds once. Code composed of operations in half precision rounds
 after each. If it is right in float64, only its arithmetic is in question, and its error
@@ -67,7 +68,9 @@ LOW = ("float32", "float16", "bfloat16")
 RANDOM = 1.5
 EACH = 6  # times an element's expected error: the largest of random errors in float32
 EITHER = "the gradient of either side passes"
+SPREAD = 8.0  # twice the largest of thousands of errors, by their root mean square
 NEIGHBOURS, FEW = 8, 1  # neighbours of inputs of up to MANY elements, and of more
+MORE = 32  # neighbours if a gradient has so few elements that their errors are few
 MANY = 1 << 16
 # Of the largest element: the most that cancellation may leave of dy's own rounding.
 CANCELLED = 0.01
@@ -365,9 +368,9 @@ def _measured(
     operator = bound_operator(case)
     theirs = operator or case.subject.plain_forward
     few = sum(value.size for value in case.float64 if is_array(value)) < MANY
-    neighbours = [
-        _neighbour(case, dtype, at) for at in range(NEIGHBOURS if few else FEW)
-    ]
+    sizes = [of.size for key, of in right.items() if key != "y"]
+    count = MORE if min(sizes, default=MORE) * NEIGHBOURS < MORE else NEIGHBOURS
+    neighbours = [_neighbour(case, dtype, at) for at in range(count if few else FEW)]
     # Results, what they should be, and how many times their error is allowed.
     pairs: list[tuple[Results, Results, float]] = []
     try:
@@ -406,6 +409,9 @@ def _measured(
                 each = np.maximum(each, EPSILON[dtype] * largest(of))
         else:
             errors = [times * largest(got - wanted) for got, wanted, times in own]
+            # Of few elements, the largest error may be small by chance.
+            apart = [np.ravel(got - wanted) for got, wanted, times in own if times == 2]
+            errors.append(SPREAD * _rms(np.concatenate(apart)) if apart else 0.0)
             each = np.array(max(*errors, _owed(case, key, of, dtype, any_order)))
         unit = EPSILON[dtype] * np.where(np.isfinite(of), np.abs(of), 0.0)
         each = np.maximum(each, unit + 2 * rounding.TINY[dtype])

@@ -181,8 +181,10 @@ class _Varying:
             declared = shapes is not None and bool(shapes.options)
             yield found if declared else _if_right(found, OF_OPTIONS)
         yield self._first([(OTHER_VALUES, other_inputs(self.case).inputs)])
-        for trial in self._of_values() if self.asked else ():
-            yield self._first([trial])
+        for what, there in self._of_values() if self.asked else ():
+            found = self._first([(what, there)])
+            is_far = what.endswith(f"× {TIMES}")
+            yield _without_small_errors(found, "values given") if is_far else found
 
     def _longer_than_one(self) -> Iterator[list[Trial]]:
         """For each axis of length 1 of the first input, yield inputs in which it is
@@ -546,9 +548,12 @@ def _if_right(found: list[Row], otherwise: str) -> list[Row]:
     return found
 
 
-def _without_small_errors(found: Sequence[Row]) -> list[Row]:
+def _without_small_errors(
+    found: Sequence[Row], others: str = "other lengths"
+) -> list[Row]:
     """Return the rows, with one that was not run in place of those that failed by a
-    small error. A mask that is wrong shows in faults or large errors."""
+    small error. A mask that is wrong shows in faults or large errors, and so does an
+    overflow."""
     small = [
         row
         for row in found
@@ -558,7 +563,7 @@ def _without_small_errors(found: Sequence[Row]) -> list[Row]:
         return [*found]
     errors = ", ".join(f"{row.error:.1e} in {row.quantity}" for row in small)
     reason = (
-        f"left to the other lengths, because its error ({errors}) is below {COARSE:g} "
+        f"left to the {others}, because its error ({errors}) is below {COARSE:g} "
         "and may be one of rounding"
     )
     what = small[0].variation
