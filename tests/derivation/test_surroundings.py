@@ -91,3 +91,13 @@ WRONG = [
 @pytest.mark.parametrize(("prose", "line"), WRONG)
 def test_a_wrong_line_is_refused_beside_prose(prose, line):
     assert verdicts(f"{prose}\n\n$$ {line} $$", GIVEN)[-1].kind == "refused"
+
+
+@pytest.mark.parametrize(
+    "prose",
+    ["Let the input be $x$, where", "We need a theorem:", "For any two vectors,", "Let $c$ be a number and"],
+)
+def test_a_name_that_the_sentence_introduces_may_have_another_shape(prose):
+    (found,) = verdicts(f"{prose}\n\n$$ x^\\top u c = A u x $$", GIVEN)
+    (alone,) = verdicts("We see that\n\n$$ x^\\top u c = A u x $$", GIVEN)
+    assert (found.kind, alone.kind) == ("not readable", "ill-formed") and "restart" in found.message

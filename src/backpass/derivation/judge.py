@@ -74,6 +74,7 @@ from backpass.derivation.text.solutions import Solutions
 from backpass.derivation.text.stale import with_stale
 from backpass.derivation.text.statements import Statement
 from backpass.derivation.text.sums import reaching_further
+from backpass.derivation.text.surroundings import asked_of_new_names
 from backpass.derivation.text.torn import TORN, is_torn, may_end
 from backpass.derivation.text.variants import Variant
 from backpass.derivation.text.verdict import Basis, Verdict, unread, verdict_on
@@ -532,10 +533,11 @@ def _without_meaning(
                 fault, error = None, Unreadable(meant, error.part, error.position)
     except Unreadable:
         fault = None
-    if fault is not None and equation is not None:
-        asked = overloaded(known, equation.head)
-        fault = None if asked else fault
-        error = Unreadable(asked, part) if asked else error
+    if fault is not None:
+        sides = (equation.head, part) if equation is not None else (part,)
+        asked = overloaded(known, equation.head) if equation is not None else ""
+        if asked := asked or asked_of_new_names(known, sides):
+            fault, error = None, Unreadable(asked, part)
     if fault is not None:
         parts = (fault.part, getattr(error, "other", None))
         basis = _named(known, [one for one in parts if one is not None])

@@ -30,12 +30,14 @@ from backpass.derivation.text.wording import (
     DENIED,
     GENERAL,
     INEXACT,
+    INTRODUCED,
     IS,
     NUMERIC,
     OF_SEVERAL,
     POOR,
     SIGNED,
     SIZES,
+    THEOREM,
     WORDS,
 )
 
@@ -105,6 +107,26 @@ def asked_of_prose(
         )
     if to_left and before and _is_condition(known, refused.chain, part):
         return ASKS
+    return ""
+
+
+def asked_of_new_names(known: Knowledge, parts: Sequence[Part]) -> str:
+    """Return what to ask about a line with names of the wrong shapes, if the sentence
+    before the display introduces one of them, or states a theorem; otherwise ""."""
+    before, _ = _around(known)
+    sentence = _SENTENCE.split(before)[-1]
+    if found := THEOREM.search(sentence):
+        return (
+            f"does “{_whole(found)}” in the text mean that its names are new here? If they "
+            "are, write restart before it, and declare them"
+        )
+    for names in INTRODUCED.findall(sentence):
+        for name in re.findall(r"\\?[a-zA-Z]+", names):
+            if any(_letter(name).search(part.text) for part in parts):
+                return (
+                    f"does the text introduce {name} anew? If it does, write restart "
+                    f"before it, and declare {name}"
+                )
     return ""
 
 

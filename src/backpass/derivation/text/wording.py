@@ -31,7 +31,7 @@ IS = {
     ),
     "centred": (
         "the elements of {} sum to 0",
-        r"\bcent(?:er|re)d\b|\bzero[- ]mean|\bmean\b|\bsums? to (?:zero|0|\$0)",
+        r"\bcent(?:er|re)d\b|\b(?:zero[- ]mean|mean (?:is |of |equal to )?(?:zero|0|\$0))\b|\bsums? to (?:zero|0|\$0)",
     ),
     "one-hot": (
         "{} is one-hot",
@@ -133,5 +133,15 @@ GENERAL = re.compile(
     r"\b(?:invertible|non-?singular|regular|full rank|(?:twice |continuously )?differentiable"
     r"|smooth|continuous|convex|matri(?:x|ces)|vectors?|columns?|scalars?|functions?)\b"
     r"|\\in\s*\\mathbb",
+    re.I,
+)
+# Words by which a sentence introduces its names.
+INTRODUCED = re.compile(
+    r"\b(?:let|denote|consider|call|suppose)\b[^.$]*\$([^$=]{1,12})\$",
+    re.I,
+)
+THEOREM = re.compile(
+    r"\b(?:theorem|lemma|identit(?:y|ies)|proposition|for (?:any|all) (?:two )?(?:\w+ )?"
+    r"(?:matri(?:x|ces)|vectors?)|in general|general (?:rule|result|fact))\b",
     re.I,
 )
