@@ -9,7 +9,7 @@ import triton.language as tl
 
 from backpass.verify import check
 from backpass.verify.vary import executed
-from backpass.verify.vary.structure import REPEATS
+from backpass.verify.vary.structure import EXCEED, REPEATS, exceed
 
 
 @triton.jit
@@ -123,3 +123,46 @@ def test_a_fault_that_only_the_contract_sees_fails_with_its_whole_message():
     (row,) = judged(Declared(add=False), t, methods=methods, vary=False).failed
     assert row.method == "contract" and row.reason.startswith("Order: ")
     assert row.reason.endswith("the result depends on the order of the blocks")
+
+
+@triton.jit
+def first_kernel(x_ptr, n_ptr, y_ptr, length, width, BACKWARD: tl.constexpr, BLOCK: tl.constexpr):
+    sequence, column, at = tl.program_id(0), tl.program_id(1), tl.arange(0, BLOCK)
+    inside = at < tl.load(n_ptr + sequence)  # which is at most the length
+    own, place = sequence * width + column, (sequence * length + at) * width + column
+    if BACKWARD:
+        dy = tl.load(x_ptr + own) + tl.zeros([BLOCK], tl.float32)
+        tl.store(y_ptr + place, tl.where(inside, dy, 0.0), mask=at < length)
+    else:
+        tl.store(y_ptr + own, tl.sum(tl.load(x_ptr + place, mask=inside, other=0.0), 0))
+
+
+class SumOfFirst:
+    """The sums of the first n[i] rows of each sequence."""
+
+    def forward(self, x, n):
+        y = x.new_empty(x.shape[0], x.shape[2])
+        block = max(32, triton.next_power_of_2(x.shape[1]))
+        first_kernel[tuple(y.shape)](x.contiguous(), n, y, *x.shape[1:], False, BLOCK=block)
+        return y, (x.shape, n)
+
+    def backward(self, dy, saved):
+        shape, n = saved
+        dx, block = dy.new_empty(shape), max(32, triton.next_power_of_2(shape[1]))
+        first_kernel[tuple(dy.shape)](dy.contiguous(), n, dx, *shape[1:], True, BLOCK=block)
+        return dx, None
+
+
+def test_a_length_that_exceeds_a_shorter_axis_accuses_nobody():
+    x = torch.randn(3, 19, 5, generator=torch.Generator().manual_seed(0))
+    n = torch.tensor([19, 7, 12])
+
+    def operator(x, n):
+        return (x * (torch.arange(x.shape[1]) < n[:, None])[..., None]).sum(1)
+
+    settings = {"methods": ["compiled"], "vary": True, "raises": False}
+    report = check(SumOfFirst(), x, n, operator=operator, **settings)
+    assert report.passed and not report.failed
+    assert any(EXCEED in row.reason for row in report.having("not run"))
+    assert exceed([x, n], [x[:, :1], n])
+    assert not exceed([x, n], [x, n]) and not exceed([x, n - 7], [x[:, :13], n - 7])

@@ -40,7 +40,13 @@ from backpass.verify.vary.inputs import of_integers
 from backpass.verify.vary.masks import other_masks
 from backpass.verify.vary.options import executed_options, left_out
 from backpass.verify.vary.rows import EXCLUDED, diagnosis, not_run, summed_up
-from backpass.verify.vary.structure import REPEATS, is_kept, repeats
+from backpass.verify.vary.structure import (
+    EXCEED,
+    REPEATS,
+    exceed,
+    is_kept,
+    repeats,
+)
 from backpass.verify.vary.vanishing import unless_vanishing
 from backpass.verify.vary.work import ASKED_FOR, Instructions, Work, elements
 
@@ -392,7 +398,7 @@ class _Varying:
                 with Progress(f"compiling for {name}"):
                     found = self._judged(name, there)
                 if not integers:
-                    self._unless_of_repeats(found, there.inputs)
+                    self._unless_of_integers(found, there.inputs)
             except _Rejected as rejected:
                 reasons.append(str(rejected))
                 continue
@@ -403,16 +409,19 @@ class _Varying:
         self.last = self.last if wrong else []
         return wrong or [replace(not_run(NAME, what, reasons[0]), variation=what)]
 
-    def _unless_of_repeats(self, found: Sequence[Row], inputs: Inputs) -> None:
-        """Raise _Rejected if what failed may be due to integers that repeat, where
-        those given do not. Without a declaration, they may be places to write to.
+    def _unless_of_integers(self, found: Sequence[Row], inputs: Inputs) -> None:
+        """Raise _Rejected if what failed may be due to integers that exceed the length
+        of an axis, or that repeat, where those given do not. Without a declaration,
+        they may be places to write to.
 
-        They are not the cause if nothing fails with integers that repeat at the lengths
-        given.
+        Repeating is not the cause if nothing fails with integers that repeat at the
+        lengths given.
         """
         given = self.case.inputs
         if self.draw.declared or not any(row.verdict == FAILED for row in found):
             return
+        if exceed(given, inputs):
+            raise _Rejected(EXCEED)
         if repeats(given, inputs) and not all(map(self._passes, _repeated(given))):
             raise _Rejected(REPEATS)
 

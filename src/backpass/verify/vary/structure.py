@@ -19,6 +19,11 @@ REPEATS = (
     "in SHAPES, as in t[n]:int<V"
 )
 
+EXCEED = (
+    "integers exceed the length of the shorter axis; if they do not count along it, "
+    "declare their range in SHAPES, as in t[n]:int<V"
+)
+
 
 def is_kept(case: Case, inputs: Inputs) -> bool:
     """Whether inputs in place of a case's keep the structure that those have.
@@ -64,6 +69,29 @@ def repeats(given: Sequence[Any], drawn: Sequence[Any]) -> bool:
         if is_array(old) and new is not old and not is_floating(old)
         for before, after in zip(_apart(old), _apart(new), strict=False)
     )
+
+
+def exceed(given: Sequence[Any], inputs: Sequence[Any]) -> bool:
+    """Whether integers that did not exceed the length of an axis do so where it is
+    shorter. They may be lengths or places along this axis."""
+    pairs = [
+        (old, new)
+        for old, new in zip(given, inputs, strict=True)
+        if is_array(old) and is_array(new) and len(old.shape) == len(new.shape)
+    ]
+    shorter = {
+        (before, after)
+        for old, new in pairs
+        for before, after in zip(old.shape, new.shape, strict=True)
+        if after < before
+    }
+    for old, new in pairs:
+        before, after = (to_numpy(one) for one in (old, new))
+        if not is_floating(old) and before.dtype != bool and after.size:
+            top, here = int(before.max()), int(after.max())
+            if any(top <= length and here > less for length, less in shorter):
+                return True
+    return False
 
 
 def _apart(array: Any) -> Iterator[bool]:
