@@ -13,6 +13,8 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
+import sympy
+
 from backpass.derivation.equality.check import Chain, evaluators_in, first_mistake
 from backpass.derivation.equality.comparing import Refused, uses_states
 from backpass.derivation.equality.special import UNVALUED, Differing, Form, Values
@@ -225,9 +227,11 @@ def _letter(name: str) -> re.Pattern[str]:
 def _equations(known: Knowledge, differing: Differing, prose: str) -> str:
     """Return equations in the prose that give values to inputs, if the members are
     equal with these values; otherwise ""."""
-    said, values = [], {}
+    said: list[str] = []
+    values: dict[sympy.Symbol, sympy.Expr] = {}
     for written, given in _values(known, differing, prose):
-        values = {key: one.xreplace(given) for key, one in values.items()} | given
+        values = {key: one.xreplace(given) for key, one in values.items()}
+        values.update(given)
         said.append(written)
     if values and all(differing.equal_at(values, number) for number in range(3)):
         return " and ".join(said)

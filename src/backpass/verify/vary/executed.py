@@ -187,9 +187,9 @@ class _Varying:
             declared = shapes is not None and bool(shapes.options)
             yield found if declared else _if_right(found, OF_OPTIONS)
         yield self._first([(OTHER_VALUES, other_inputs(self.case).inputs)])
-        for what, there in self._of_values() if self.asked else ():
-            found = self._first([(what, there)])
-            is_far = what.endswith(f"× {TIMES}")
+        for trial in self._of_values() if self.asked else ():
+            found = self._first([trial])
+            is_far = trial[0].endswith(f"× {TIMES}")
             yield _without_small_errors(found, "values given") if is_far else found
 
     def _longer_than_one(self) -> Iterator[list[Trial]]:

@@ -281,12 +281,12 @@ class Calculus(Algebra):
 
     def _by_name(self, of: Node, by: Node) -> Node:
         if by.kind == "name" and base(of) == base(by):
-            found = _deltas(of, by)
-            if found == ZERO:  # h_3 may be computed from h_2
+            delta = _deltas(of, by)
+            if delta == ZERO:  # h_3 may be computed from h_2
                 if not self.meaning.is_input(of):
                     return Node("slope", "", (of, by))
                 self.inputs.add(of.value)
-            return found
+            return delta
         if by.value in of.tokens:  # \\pi_\\theta depends on \\theta
             return Node("slope", "", (of, by))
         if (value := self.value(of)) is not None:
