@@ -1,5 +1,6 @@
 """Settings of all tests: Triton's interpreter without a CUDA device, less garbage collection, the part that each
-run proves (``tools/proofs.py``), and the tests' limits of CPU time (``tools/weight.py``).
+run proves (``tools/proofs.py``) or repeats (``tools/unchanged.py``), and the tests' limits of CPU time
+(``tools/weight.py``).
 
 The garbage collector took an eighth of the tests' time. It now runs seldom, and it skips all objects that exist after
 the tests are collected. Reference counts still free an object at once unless it is in a cycle.
@@ -9,6 +10,7 @@ import gc
 
 import on_pages
 import proofs
+import unchanged
 import weight
 from backpass import kernels
 from proofs import proof as proof
@@ -34,4 +36,5 @@ def pytest_configure(config):
     )
     config.pluginmanager.register(on_pages.Plugin(), "on_pages")
     config.pluginmanager.register(proofs.Plugin(config), "proofs")
+    config.pluginmanager.register(unchanged.Plugin(), "unchanged")
     config.pluginmanager.register(weight.Plugin(config), "weight")

@@ -15,6 +15,7 @@ import pytest
 import slowness
 
 import proofs
+import unchanged
 import weight
 
 CHANGES = list(range(200))
@@ -177,6 +178,12 @@ def test_cases_that_rotate_run_where_they_changed(monkeypatch):
     monkeypatch.setattr(proofs, "proved", lambda: lock)
     kept = proofs._kept(cases)
     assert cases[7] in kept and len(kept) == 1 + 4
+    assert proofs._kept(cases[7:8]) == cases[7:8]
+    runs = 0
+    for seed in range(40):  # a test without other cases runs in the same share of the commits
+        monkeypatch.setenv("BACKPASS_SEED", str(seed))
+        runs += len(proofs._kept(cases[:1]))
+    assert 0 < runs < 12
 
 
 @pytest.mark.parametrize(
@@ -255,3 +262,110 @@ def test_hashes_do_not_depend_on_the_folder_the_process_or_what_has_run(tmp_path
         done = subprocess.run(run, cwd=book, env=settings, capture_output=True, text=True, check=True)
         found.append(json.loads(done.stdout))
     assert found[0] == found[1] and len({*found[0].values()}) == len(found[0])
+
+
+class Project:
+    """A project of one package, with tests that use it, in which files can change."""
+
+    def __init__(self, folder: Path, monkeypatch):
+        self.folder = folder
+        self.lines: dict[str, tuple[str, str]] = {}
+        self.passed: dict[str, tuple[str, str]] = {}
+        for name, text in FILES.items():
+            self.write(name, text)
+        monkeypatch.setattr(proofs, "BOOK", folder)
+        monkeypatch.setattr(proofs, "PACKAGES", ("small",))
+        monkeypatch.setattr(proofs, "proved", lambda: self.passed)
+        monkeypatch.setattr(proofs, "_products", self.lines)
+        monkeypatch.setattr(unchanged, "LOADED_BY_NAME", ("small.loaded",))
+        monkeypatch.syspath_prepend(folder / "src")
+
+    def write(self, name: str, text: str) -> None:
+        file = self.folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+
+    def run(self, keyword: str = "") -> Counter[str]:
+        """Count the tests of each file that run, and let all of them pass."""
+        forget()
+        paths = [path for path in FILES if path.rpartition("/")[2].startswith("test_")]
+        items = [
+            Case(nodeid=f"{path}[{n}]", path=self.folder / path, get_closest_marker=lambda name: None)
+            for path in paths
+            for n in range(8)
+        ]
+        out: list[Case] = []
+        hook = SimpleNamespace(pytest_deselected=lambda items: out.extend(items))
+        config = SimpleNamespace(hook=hook, args=["tests"], getoption=lambda name: keyword)
+        unchanged.Plugin().pytest_collection_modifyitems(config, items)
+        assert len(items) + len(out) == 8 * len(paths)
+        self.passed = dict(self.lines)
+        return Counter(item.path.name for item in items)
+
+
+def forget() -> None:
+    """Let no hash of a file be remembered."""
+    for each in (*vars(proofs).values(), *vars(unchanged).values()):
+        if hasattr(each, "cache_clear"):
+            each.cache_clear()
+
+
+FILES = {
+    "constraints.txt": "",
+    "assets/text.txt": "",
+    "src/small/__init__.py": "",
+    "src/small/used.py": "from small import deep\n",
+    "src/small/deep.py": "",
+    "src/small/loaded/__init__.py": "",
+    "src/small/loaded/one.py": "",
+    "src/small/command.py": "",
+    "tests/tools/shared.py": "",
+    "tests/verify/conftest.py": "",
+    "tests/verify/test_a.py": "import shared\nfrom small import used\n",
+    "tests/cost/test_b.py": "from small import loaded\nfrom small.deep import name\n",
+    "tests/ptx/test_c.py": "import subprocess\nfolder = __file__\n",
+}
+A, B, C = "test_a.py", "test_b.py", "test_c.py"
+
+
+@pytest.fixture
+def project(tmp_path):
+    with pytest.MonkeyPatch.context() as patch:
+        yield Project(tmp_path, patch)
+    forget()
+    for name in [name for name in sys.modules if name.partition(".")[0] == "small"]:
+        del sys.modules[name]
+
+
+@pytest.mark.parametrize(
+    ("changed", "whole"),
+    [
+        ("src/small/used.py", {A, C}),
+        ("src/small/deep.py", {A, B, C}),
+        ("src/small/loaded/one.py", {B, C}),
+        ("src/small/command.py", {C}),
+        ("tests/tools/shared.py", {A}),
+        ("tests/verify/conftest.py", {A}),
+        ("tests/cost/test_b.py", {B}),
+        ("assets/text.txt", {C}),
+        ("constraints.txt", {A, B, C}),
+        ("assets/other.txt", set()),
+    ],
+)
+def test_of_tests_of_unchanged_code_a_part_runs(changed, whole, project):
+    assert project.run() == {A: 8, B: 8, C: 8}
+    assert project.run() == {A: 2, B: 2, C: 2}
+    assert project.run("test_a") == {A: 8, B: 8, C: 8}
+    path = project.folder / changed
+    project.write(changed, (path.read_text() if path.exists() else "") + "# changed\n")
+    assert project.run() == {name: 8 if name in whole else 2 for name in (A, B, C)}
+
+
+def test_tests_of_unchanged_code_run_on_another_version_and_on_a_gpu(project, monkeypatch):
+    project.run()
+    assert project.run() == {A: 2, B: 2, C: 2}
+    monkeypatch.setattr(unchanged, "version", lambda name: "another")
+    assert project.run() == {A: 8, B: 8, C: 8}
+    assert project.run() == {A: 2, B: 2, C: 2}
+    monkeypatch.setattr(unchanged.kernels, "interpreted", lambda: False)
+    assert project.run() == {A: 8, B: 8, C: 8}

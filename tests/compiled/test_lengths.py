@@ -581,3 +581,41 @@ def test_a_gradient_that_is_zero_up_to_rounding_accuses_nobody():
     assert report.passed and "dx is 0 there, up to rounding" in str(report)
     (row,) = of_one(Constant(1e-4), (9,), **settings).failed
     assert (row.quantity, row.variation) == ("dx", says)
+
+
+@triton.jit
+def grown_kernel(x_ptr, dy_ptr, y_ptr, n, WRONG: tl.constexpr, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + at, mask=at < n, other=0.0)
+    if WRONG:
+        x = tl.where(x > 20, 1.01 * x, x)
+    grown = tl.exp((x * x + x) - x * x)  # it loses as many digits as x² has
+    tl.store(y_ptr + at, grown * tl.load(dy_ptr + at, mask=at < n, other=0.0), mask=at < n)
+
+
+class Grown:
+    def __init__(self, wrong):
+        self.wrong = wrong
+
+    def forward(self, x):
+        return self.run(x, torch.ones_like(x), False), x
+
+    def backward(self, dy, x):
+        return self.run(x, dy, self.wrong)
+
+    @staticmethod
+    def run(x, dy, wrong):
+        y = torch.empty_like(x)
+        grown_kernel[(triton.cdiv(x.numel(), 64),)](
+            x.contiguous(), dy.contiguous(), y, x.numel(), wrong, BLOCK=64
+        )
+        return y
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_digits_lost_at_large_values_alone_are_not_a_fault_but_a_wrong_value_is(wrong):
+    report = of_one(Grown(wrong), (7, 9), operator=torch.exp, vary=True)
+    far = [row for row in report.rows if row.variation == "x × 20"]
+    assert any(row.verdict == "not run" and "left to the values given" in row.reason for row in far)
+    assert {row.quantity for row in report.failed} == ({"dx"} if wrong else set())
+    assert {row.variation for row in report.failed} <= {"x × 20"}

@@ -240,39 +240,68 @@ def folder(path: Path) -> str:
 @functools.cache
 def imports(*names: str) -> str:
     """Return a hash of modules or packages of the project, with all that they import of it by name."""
-    graph = _graph()
-    found = {*names}.union(*(graph.find_descendants(name) for name in names))
-    found |= set().union(*(graph.find_upstream_modules(name, as_package=True) for name in names))
-    files = [importlib.util.find_spec(name).origin for name in sorted(found)]
-    return digest(*(folder(Path(file)) for file in files))
+    return digest(*map(folder, imported(*names)))
+
+
+def imported(*names: str) -> list[Path]:
+    """Return the files of modules or packages of the project, and of all that they import of it by name."""
+    found = {*names}.union(*(graph().find_descendants(name) for name in names))
+    found |= set().union(*(graph().find_upstream_modules(name, as_package=True) for name in names))
+    return [file_of(name) for name in sorted(found)]
 
 
 @functools.cache
-def _graph() -> grimp.ImportGraph:
+def file_of(module: str) -> Path:
+    return Path(importlib.util.find_spec(module).origin)
+
+
+@functools.cache
+def graph() -> grimp.ImportGraph:
     return grimp.build_graph(*PACKAGES, exclude_type_checking_imports=True, cache_dir=None)
 
 
 @functools.cache
 def own(path: Path) -> str:
     """Return a hash of a module of tests, of the modules of tests that it imports, and of the pinned versions."""
-    files, todo = {}, [path]
+    return digest(BOOK / "constraints.txt", *sorted(map(folder, tests_used(path))))
+
+
+@functools.cache
+def tests_used(path: Path) -> frozenset[Path]:
+    """Return a module of tests, its folders' ``conftest.py``, and the modules of tests that these import."""
+    files: set[Path] = set()
+    todo = [path, *(parent / "conftest.py" for parent in path.parents if BOOK / "tests" in parent.parents)]
     while todo:
         file = todo.pop()
         if file.is_file() and file not in files:
-            files[file] = folder(file)
-            for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-                if isinstance(node, ast.ImportFrom):
-                    todo += _imported_tests(node, file)
-    return digest(BOOK / "constraints.txt", *sorted(files.values()))
+            files.add(file)
+            todo += _imported_tests(file)
+    return frozenset(files)
 
 
-def _imported_tests(node: ast.ImportFrom, file: Path) -> list[Path]:
-    """Return the files that an import of tests may mean."""
-    if not node.level and not (node.module or "").startswith("tests"):
+@functools.cache
+def parsed(file: Path) -> list[ast.AST]:
+    """Return the nodes of a file that import, and those that name something."""
+    nodes = ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+    return [node for node in nodes if isinstance(node, (ast.Import, ast.ImportFrom, ast.Name))]
+
+
+@functools.cache
+def _imported_tests(file: Path) -> list[Path]:
+    return [found for node in parsed(file) for found in _meant(node, file)]
+
+
+def _meant(node: ast.AST, file: Path) -> list[Path]:
+    """Return the files that an import of tests, or of their tools, may mean."""
+    if isinstance(node, ast.Name):
         return []
+    names = [alias.name for alias in node.names]
+    if isinstance(node, ast.Import) or not (node.level or (node.module or "").startswith("tests")):
+        modules = names if isinstance(node, ast.Import) else [node.module or ""]
+        return [BOOK / "tests" / "tools" / f"{module}.py" for module in modules if "." not in module]
     base = file.parents[node.level - 1] if node.level else BOOK
     module = base.joinpath(*(node.module or "").split("."))
-    return [module.with_suffix(".py"), *(module / f"{alias.name}.py" for alias in node.names)]
+    return [module.with_suffix(".py"), *(module / f"{name}.py" for name in names)]
 
 
 def sample(key: str, items: Sequence, share: float) -> list:
@@ -298,11 +327,12 @@ _products: dict[str, tuple[str, str]] = {}  # hashes of what products of choices
 
 def product_is_whole(key: str, of: Iterable[str], path: Path) -> bool:
     """Whether every case of several choices runs: if a module that is tested, one that it imports, or the module of the
-    test has changed.
+    test has changed."""
+    return product_has_changed(key, (imports(*of), own(path)))
 
-    Unlike other lines of the lock, that of a product is written only by a run of all tests that passes.
-    """
-    now = imports(*of), own(path)
+
+def product_has_changed(key: str, now: tuple[str, str]) -> bool:
+    """Whether a line differs that, unlike others, is written only by a run of all tests that passes."""
     _products[key] = now
     return proving() == "all" or proved().get(key) != now
 
@@ -405,7 +435,11 @@ def _kept(group: list[pytest.Item]) -> list[pytest.Item]:
         return group
     shares = [share_now(key, now, marker.kwargs.get("share", 0.1)) for key, now in lines]
     same = [item for item, share in zip(group, shares, strict=True) if share < 1]
+    share = max(share for share in (0, *shares) if share < 1)
+    name = group[0].nodeid.partition("[")[0]
     kept = set(
-        sample(group[0].nodeid.partition("[")[0], same, max(share for share in (0, *shares) if share < 1))
+        sample(name, same, share)
+        if len(group) > 1 or random.Random(f"{seed()}: {name}").random() < share
+        else ()
     )
     return [item for item in group if item not in same or item in kept]

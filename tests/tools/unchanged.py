@@ -1,0 +1,136 @@
+"""Of tests whose code has not changed since all tests passed, run a rotating part.
+
+A test of the folders ``FOLDERS`` depends on its own file, on the modules of tests and of the package that this file
+imports, on what those import, and on the installed versions. ``tests/proved.lock`` has a line for each such file: a hash
+of all that, as it was when every test passed. While it is the same, of each file's tests the part ``SHARE`` runs, drawn
+from the seed of ``proofs.py``. On a GPU, all tests run.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import hashlib
+import platform
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from importlib.metadata import version
+from pathlib import Path
+
+import proofs
+import pytest
+
+from backpass import kernels
+
+FOLDERS = ("compiled", "cost", "derivation", "functional", "kernels", "models", "parallel", "ptx", "verify")
+ALWAYS = ("test_all_operations.py", "test_docstring.py", "test_formulas.py")  # every gradient, derivation and count
+SHARE = 0.25
+INSTALLED = ("numpy", "sympy", "torch", "triton")
+LOADED_BY_NAME = ("backpass.kernels", "backpass.ops")  # their modules are imported by the names of files
+DATA = (
+    "assets/records",
+    "assets/text.txt",
+    "benchmarks/results",
+    "chapters",
+)  # what a test reads by its path
+STARTERS = ("cli", "subprocess")  # what starts a command, which may import anything
+
+
+class Plugin:
+    """Leaves out what rotates of unchanged tests, unless ``-k`` or a name chooses."""
+
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        out = set() if proofs.chosen(config) else left_out(items)
+        if out:
+            config.hook.pytest_deselected(items=[item for item in items if item in out])
+            items[:] = [item for item in items if item not in out]
+
+
+def left_out(items: list[pytest.Item]) -> set[pytest.Item]:
+    """Return the tests that this run leaves out. Tests that rotate by themselves are not among them."""
+    files: dict[Path, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        if item.path.parent.name in FOLDERS and item.path.name not in ALWAYS and not _rotates(item):
+            files[item.path].append(item)
+    out: set[pytest.Item] = set()
+    for path, tests in files.items():
+        key = f"file:{path.relative_to(proofs.BOOK)}"
+        if not proofs.product_has_changed(key, described(path)):
+            out |= {*tests} - {*proofs.sample(key, tests, SHARE)}
+    return out
+
+
+def _rotates(item: pytest.Item) -> bool:
+    return bool(item.get_closest_marker("rotates")) or "proof" in getattr(item, "fixturenames", ())
+
+
+def described(path: Path) -> tuple[str, str]:
+    """Return a hash of the package's modules that a file of tests uses, and one of the tests' code, of the data that they
+    read, and of the versions that are installed. Comments and docstrings count: some tests read them."""
+    files = proofs.tests_used(path)
+    names = {name for file in files for name in _package(file)}
+    data = [path for name in DATA for path in _below(name)] if any(map(_reads_files, files)) else []
+    return _hash(_modules(frozenset(names))), _hash(
+        (proofs.BOOK / "constraints.txt", *sorted(files), *data), _installed()
+    )
+
+
+def _hash(files: Iterable[Path], *more: str) -> str:
+    return hashlib.sha256("\0".join([*map(_content, files), *more]).encode()).hexdigest()[:12]
+
+
+@functools.cache
+def _content(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+@functools.cache
+def _package(file: Path) -> frozenset[str]:
+    """Return the modules and packages of the project that a file imports by name."""
+    return frozenset(name for node in proofs.parsed(file) for name in _imported(node))
+
+
+def _imported(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.Name):
+        return
+    names = [alias.name for alias in node.names]
+    if isinstance(node, ast.Import):
+        yield from (name for name in names if _is_own(name))
+    elif not node.level and _is_own(node.module or ""):
+        yield from (_module(node.module, name) for name in names)
+    if any(name.rpartition(".")[2] in STARTERS for name in names):
+        yield from proofs.PACKAGES
+
+
+def _is_own(name: str) -> bool:
+    return name.partition(".")[0] in proofs.PACKAGES
+
+
+def _module(package: str, name: str) -> str:
+    """Return the module that ``from package import name`` imports, or the package if it is a name within it."""
+    return f"{package}.{name}" if f"{package}.{name}" in proofs.graph().modules else package
+
+
+@functools.cache
+def _modules(names: frozenset[str]) -> tuple[Path, ...]:
+    """Return the files of modules with all that they import, also by the names of files."""
+    files = proofs.imported(*names)
+    by_name = [package for package in LOADED_BY_NAME if proofs.file_of(package) in files]
+    return tuple(proofs.imported(*names, *by_name))
+
+
+def _reads_files(file: Path) -> bool:
+    return any(isinstance(node, ast.Name) and node.id in ("BOOK", "__file__") for node in proofs.parsed(file))
+
+
+@functools.cache
+def _below(name: str) -> list[Path]:
+    path = proofs.BOOK / name
+    return [path] if path.is_file() else sorted(file for file in path.rglob("*.*") if file.is_file())
+
+
+@functools.cache
+def _installed() -> str:
+    if not kernels.interpreted():
+        return "a GPU"
+    return " ".join([".".join(platform.python_version_tuple()[:2]), *(version(name).partition("+")[0] for name in INSTALLED)])
