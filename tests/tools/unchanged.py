@@ -23,7 +23,11 @@ import pytest
 from backpass import kernels
 
 FOLDERS = ("compiled", "cost", "derivation", "functional", "kernels", "models", "parallel", "ptx", "verify")
-ALWAYS = ("test_all_operations.py", "test_docstring.py", "test_formulas.py")  # every gradient, derivation and count
+ALWAYS = (
+    "test_all_operations.py",
+    "test_docstring.py",
+    "test_formulas.py",
+)  # every gradient, derivation and count
 SHARE = 0.25
 INSTALLED = ("numpy", "sympy", "torch", "triton")
 LOADED_BY_NAME = ("backpass.kernels", "backpass.ops")  # their modules are imported by the names of files
@@ -133,4 +137,9 @@ def _below(name: str) -> list[Path]:
 def _installed() -> str:
     if not kernels.interpreted():
         return "a GPU"
-    return " ".join([".".join(platform.python_version_tuple()[:2]), *(version(name).partition("+")[0] for name in INSTALLED)])
+    return " ".join(
+        [
+            ".".join(platform.python_version_tuple()[:2]),
+            *(version(name).partition("+")[0] for name in INSTALLED),
+        ]
+    )
