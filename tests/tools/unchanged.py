@@ -17,9 +17,9 @@ from collections.abc import Iterable, Iterator
 from importlib.metadata import version
 from pathlib import Path
 
-import proofs
 import pytest
 
+import proofs
 from backpass import kernels
 
 FOLDERS = ("compiled", "cost", "derivation", "functional", "kernels", "models", "parallel", "ptx", "verify")

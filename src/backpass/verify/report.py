@@ -48,6 +48,8 @@ class Row:
     even about a row that passed, such as a tolerance of their own. ``variation`` says
     at which other inputs, or with which other call, it was measured. ``exception`` is
     the exception that the code under test raised, if the verdict is "could not run".
+    ``relative`` is, for low precision, the largest error of an element divided by its
+    size, or by that of the largest if all have the same bound.
     """
 
     method: str
@@ -60,6 +62,7 @@ class Row:
     note: str = ""
     variation: str = ""
     exception: BaseException | None = field(default=None, compare=False, repr=False)
+    relative: float | None = field(default=None, compare=False, repr=False)
 
     @property
     def mark(self) -> str:

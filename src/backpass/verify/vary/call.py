@@ -27,7 +27,12 @@ from backpass.verify.vary.kinds import (
     UNUSED,
     chosen,
 )
-from backpass.verify.vary.options import left_out, other_values, with_other_options
+from backpass.verify.vary.options import (
+    left_out,
+    other_values,
+    untried,
+    with_other_options,
+)
 from backpass.verify.vary.rows import (
     EXCLUDED,
     OTHER_OUTPUTS,
@@ -40,7 +45,6 @@ from backpass.verify.vary.rows import (
     outputs_fit,
     summed_up,
 )
-from backpass.verify.vary.words import words_of
 from backpass.verify.vary.work import TooMuch, Work
 
 NAME = "varied call"
@@ -48,10 +52,6 @@ SCALE = 65536.0  # of a loss, a usual factor of loss scaling
 LINEAR = 1e-12  # a power of two scales float64 exactly; sums may be reordered
 METHODS = ("contract", "autograd", "pytorch")
 OTHERWISE = ("finite_difference",)
-UNKNOWN = (
-    "its other values are not known; list them in SHAPES: '; options act=relu|gelu'"
-)
-NOT_GIVEN = "it was not given"
 UNDEFINED = (
     "a gradient is not finite there, and the option need not have this value; list its "
     "values in SHAPES: '; options alpha=1.5|2'"
@@ -84,7 +84,7 @@ def varied_call(
             yield from _named(what, rows)
     for what in _undeclared_options(case) if declared else ():
         yield from _named(what, [not_run(NAME, what, EXCLUDED)])
-    for what, why in _untried(case) if OPTION in kinds and not declared else ():
+    for what, why in untried(case) if OPTION in kinds and not declared else ():
         yield from _named(what, [not_run(NAME, what, why)])
 
 
@@ -300,23 +300,6 @@ def _undeclared_options(case: Case) -> Iterator[str]:
     for name, other in reversed(first.items()):
         if len(declared.get(name, ())) < 2:
             yield f"{name}={other!r}"
-
-
-def _untried(case: Case) -> Iterator[tuple[str, str]]:
-    """Yield what no variation can try, and why: other words than an option's own, if
-    forward's source shows none, and inputs and options that were not given."""
-    for name, value in case.subject.all_options.items():
-        if not isinstance(value, str):
-            continue
-        seen = {*words_of(case.subject.source, name)} - {value}
-        if not seen and not [*other_values(value)]:
-            yield f"{name} other than {value!r}", UNKNOWN
-    given = [at for at, value in enumerate(case.inputs) if value is not None]
-    inputs = case.subject.input_names
-    absent = [inputs[at] for at in case.subject.optional if at not in given]
-    absent += [name for name, of in case.subject.all_options.items() if of is None]
-    for name in dict.fromkeys(absent):
-        yield f"with {name}", NOT_GIVEN
 
 
 def _left_out(case: Case) -> Iterator[tuple[str, Case]]:

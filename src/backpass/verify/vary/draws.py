@@ -289,6 +289,26 @@ class Draw:
         below = domain.bound(spec, lengths or self.bound)
         return below is None or not values.size or values.max() < below
 
+    def other_integers(self) -> tuple[list[str], Inputs]:
+        """Return the names of inputs of integers with a declared range, and the inputs
+        with others there, of which the first is the largest. Offsets keep theirs, and
+        so does a permutation."""
+        inputs, names = self.case.inputs, []
+        for at, value in enumerate(inputs):
+            spec = self.spec(at)
+            if not is_array(value) or is_floating(value) or not spec or spec.offsets:
+                continue
+            own, below = to_numpy(value), domain.bound(spec, self.bound)
+            every_place = np.array_equal(np.sort(own, None), np.arange(own.size))
+            if not below or not own.size or every_place:
+                continue
+            drawn = self._integers(spec, own.ravel(), own.shape, None).astype(own.dtype)
+            drawn.reshape(-1)[0] = below - 1
+            if not np.array_equal(drawn, own):
+                inputs = (*inputs[:at], to_kind_of(value, drawn), *inputs[at + 1 :])
+                names.append(self.name(at))
+        return names, inputs
+
     def _integers(
         self,
         spec: Spec,

@@ -8,11 +8,9 @@ not a multiple of a block follows. The work is counted in executed instructions.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import Any
 
 import numpy as np
 
@@ -21,7 +19,7 @@ from backpass.contract.arrays import is_array
 from backpass.text.progress import Progress
 from backpass.verify import domain
 from backpass.verify.case import Case, Inputs, NotRun, first_line
-from backpass.verify.convert import is_floating, to_kind_of, to_numpy, to_torch
+from backpass.verify.convert import is_floating, to_numpy, to_torch
 from backpass.verify.methods import compiled, finite_difference
 from backpass.verify.methods.compiled import Executed, InBackward
 from backpass.verify.methods.precision import LOW
@@ -29,34 +27,45 @@ from backpass.verify.report import FAILED, NOT_RUN, PASSED, Row
 from backpass.verify.state import other_inputs
 from backpass.verify.vary.axes import LENGTHENED
 from backpass.verify.vary.draws import Draw, Places
+from backpass.verify.vary.excused import (
+    NAME,
+    OF_INTEGERS,
+    OF_OPTIONS,
+    if_right,
+    without_small_errors,
+)
 from backpass.verify.vary.groups import other_integers, twice_as_many
 from backpass.verify.vary.growth import (
+    aligned,
     block_of,
     expected_lines,
     extrapolated,
+    is_block,
     lines_of,
 )
 from backpass.verify.vary.inputs import of_integers
 from backpass.verify.vary.masks import other_masks
-from backpass.verify.vary.options import executed_options, left_out
+from backpass.verify.vary.options import (
+    executed_options,
+    left_out,
+    not_of_operator,
+)
 from backpass.verify.vary.rows import EXCLUDED, diagnosis, not_run, summed_up
 from backpass.verify.vary.structure import (
     EXCEED,
     REPEATS,
     exceed,
     is_kept,
+    repeated,
     repeats,
 )
 from backpass.verify.vary.vanishing import unless_vanishing
 from backpass.verify.vary.work import ASKED_FOR, Instructions, Work, elements
 
-NAME = "varied inputs"
 LEAST = 37  # odd, and more rows than most programs handle
 OUTER = 5  # of sequences or heads, each of which takes programs of its own
 BEYOND = (131, 1061)  # if one program or block handled all LEAST, or all 131
-ALIGNED = 16  # the multiples of which Triton compiles other code for
 EIGHTS = 8  # a block is not a factor of its odd multiples
-COARSE = 1e-3  # a smaller error at these lengths may be one of rounding
 LINES = 40_000  # of PTX, which take seconds to compile; more may take minutes
 MULTIPROCESSORS = 9  # of as many programs with 5 rows each, one has none of 37
 FEW = 3  # of more rows, so that a program adds up many
@@ -79,16 +88,6 @@ TO_EXCLUDE = (
 OF_ORDER = (
     *(f"{of.__name__}: " for of in (ptx.Race, ptx.Order, ptx.Barrier, ptx.TooEarly)),
     compiled.UNSETTLED,
-)
-OF_INTEGERS = (
-    "forward is not right there, so it may be made for integers like those given"
-)
-OF_NAN = (
-    "y is NaN there, and the operator's is not; if this may be given, it is a fault, "
-    "which a check with SHAPES reports"
-)
-OF_OPTIONS = (
-    "forward is not right there, so the option may mean another thing to the operator"
 )
 # What is varied, in words, and the inputs, or a case with other options.
 Trial = tuple[str, Inputs | Case]
@@ -172,25 +171,33 @@ class _Varying:
         for places in lengths:
             outer = self._is_outer(places) and not self.asked
             if self._may_change(places) and places not in self.rejected and not outer:
-                length = (max(places.length + 3, LEAST) // ALIGNED + 1 | 1) * ALIGNED
-                yield self._first(self._resized(places, self.draw.fit(places, length)))
+                longer = max(places.length + 3, LEAST)
+                yield self._first(self._resized(places, aligned(longer)))
+                if not self._is_of_rows(places) and not is_block(places.length):
+                    yield self._first(self._resized(places, block_of(longer)))
         for trial in self._grouped():
             yield self._first([trial])
         for trial in other_integers(self.draw):
-            yield _if_right(self._first([trial], integers=True), OF_INTEGERS)
+            yield if_right(self._first([trial], integers=True), OF_INTEGERS)
+        names, others = self.draw.other_integers()
+        if names:
+            what = f"other integers in {' and '.join(names)}"
+            yield self._first([(what, others)], integers=True)
         if together := self._in_eights():
-            yield _without_small_errors(self._first([together]))
+            yield without_small_errors(self._first([together]))
         self.budget.release(self.case.dtype)
         shapes = self.case.subject.shapes
         for what, there in self.options:
             found = self._first([(what, there)])
             declared = shapes is not None and bool(shapes.options)
-            yield found if declared else _if_right(found, OF_OPTIONS)
+            yield found if declared else if_right(found, OF_OPTIONS)
         yield self._first([(OTHER_VALUES, other_inputs(self.case).inputs)])
         for trial in self._of_values() if self.asked else ():
             found = self._first([trial])
             is_far = trial[0].endswith(f"× {TIMES}")
-            yield _without_small_errors(found, "values given") if is_far else found
+            yield without_small_errors(found, "values given") if is_far else found
+        for what, why in not_of_operator(self.case):
+            yield [replace(not_run(NAME, what, why), variation=what)]
 
     def _longer_than_one(self) -> Iterator[list[Trial]]:
         """For each axis of length 1 of the first input, yield inputs in which it is
@@ -318,7 +325,7 @@ class _Varying:
         one = self.draw.fit(places, 1)
         # In a row of one element, normalised parts cancel, so nothing could be judged.
         if self.asked and of_rows and one < places.length:
-            yield self._first(self._resized(places, one))
+            yield self._first(self._resized(places, 1))
 
     def _trials(self, places: Places, odd: int) -> list[Trial]:
         """Return inputs of an odd length. If they are rejected, inputs of twice an
@@ -334,6 +341,7 @@ class _Varying:
         ]
 
     def _resized(self, places: Places, length: int) -> list[Trial]:
+        length = self.draw.fit(places, length)
         what = f"length {length} in place of {places.length}"
         return [
             (self._on_few_processors(what, inputs), inputs)
@@ -422,7 +430,7 @@ class _Varying:
             return
         if exceed(given, inputs):
             raise _Rejected(EXCEED)
-        if repeats(given, inputs) and not all(map(self._passes, _repeated(given))):
+        if repeats(given, inputs) and not all(map(self._passes, repeated(given))):
             raise _Rejected(REPEATS)
 
     def _passes(self, inputs: Inputs) -> bool:
@@ -543,53 +551,3 @@ class _Varying:
         ):
             raise _Rejected("the operator's output is not finite")
         return None if isinstance(y, (tuple, list)) else tuple(y.shape)
-
-
-def _if_right(found: list[Row], otherwise: str) -> list[Row]:
-    """Return the rows of other integers or options; if y is wrong there, or a kernel
-    does not run to its end, one row that says why nothing follows."""
-    wrong = {row.quantity: row for row in found if row.verdict == FAILED}
-    if "y" in wrong or [*wrong] == [""]:
-        what = found[0].variation
-        if "NaN at" in wrong.get("y", found[0]).reason:
-            otherwise = OF_NAN
-        return [replace(not_run(NAME, what, otherwise), variation=what)]
-    return found
-
-
-def _without_small_errors(
-    found: Sequence[Row], others: str = "other lengths"
-) -> list[Row]:
-    """Return the rows, with one that was not run in place of those that failed by a
-    small error. A mask that is wrong shows in faults or large errors, and so does an
-    overflow."""
-    small = [
-        row
-        for row in found
-        if row.verdict == FAILED and 0 < (row.error or 0.0) < COARSE
-    ]
-    if not small:
-        return [*found]
-    errors = ", ".join(f"{row.error:.1e} in {row.quantity}" for row in small)
-    reason = (
-        f"left to the {others}, because its error ({errors}) is below {COARSE:g} "
-        "and may be one of rounding"
-    )
-    what = small[0].variation
-    left = replace(not_run(NAME, what, reason), variation=what)
-    return [*(row for row in found if row not in small), left]
-
-
-def _repeated(given: Inputs) -> Iterator[Inputs]:
-    """Yield inputs whose integers repeat: they are the larger half of those given, and
-    then all are the largest. A small one may mark what is left out."""
-
-    def largest(value: Any, share: int) -> Any:
-        if not is_array(value) or is_floating(value) or not math.prod(value.shape):
-            return value
-        own = to_numpy(value)
-        some = np.sort(own.ravel())[::-1][: -(-own.size // share)]
-        return to_kind_of(value, np.resize(some, own.shape))
-
-    for share in (2, max(math.prod(x.shape) for x in given if is_array(x))):
-        yield tuple(largest(value, share) for value in given)

@@ -1,4 +1,5 @@
-"""Say how long a kernel's code and its work will be at a length, from shorter ones."""
+"""Choose lengths, and say how long a kernel's code and its work will be at one, from
+shorter ones."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from collections.abc import Sequence
 
 from backpass.verify.methods.compiled import Executed
 
+ALIGNED = 16  # the multiples of which Triton compiles other code for
 GROWS = 1.1  # a larger factor between two lengths is not one of constants alone
 
 
@@ -18,6 +20,17 @@ def lines_of(done: Executed) -> int:
 def block_of(length: int) -> int:
     """Return the least power of 2 that is not below a length, as a block often is."""
     return 1 << max(length - 1, 0).bit_length()
+
+
+def is_block(length: int) -> bool:
+    """Whether a length is a power of 2, which a block of that length has whole."""
+    return length == block_of(length)
+
+
+def aligned(longer: int) -> int:
+    """Return an odd multiple of ALIGNED that is not below a length, so that it fills no
+    larger block."""
+    return (longer // ALIGNED + 1 | 1) * ALIGNED
 
 
 def expected_lines(code: Sequence[tuple[int, int]], block: int) -> int:

@@ -15,7 +15,12 @@ from backpass.verify.vary.words import words_of
 
 # Values of an option. If it has one of them, the others in its list are tried.
 WORDS = (("mean", "sum", "none"), ("none", "tanh"))
-MOST_WORDS = 8  # of an option, as forward's source shows them
+MOST_WORDS = 8  # of an option, as the source shows them
+
+UNKNOWN = (
+    "its other values are not known; list them in SHAPES: '; options act=relu|gelu'"
+)
+NOT_GIVEN = "it was not given"
 
 OtherValues = Callable[[object, object], Iterator[object]]
 
@@ -29,15 +34,15 @@ def with_other_options(
     the case. An input that is neither an array nor None counts as an option.
 
     ``others(value, default)`` yields the values to try in place of ``value``, unless
-    ``declared`` has the values of each option. In place of a word, those that forward's
-    source shows are tried too.
+    ``declared`` has the values of each option. In place of a word, those that sources
+    show are tried too.
     """
     subject = case.subject
 
     def of(name: str, value: object, default: object) -> Iterator[object]:
         if declared is not None:
             return iter(declared.get(name, ()))
-        words = words_of(subject.source, name) if isinstance(value, str) else ()
+        words = _words(case, name) if isinstance(value, str) else ()
         return itertools.chain(others(value, default), words[:MOST_WORDS])
 
     if subject.called_with is not None:
@@ -57,6 +62,30 @@ def with_other_options(
             yield name, value, other, case.elsewhere(inputs)
 
 
+def _words(case: Case, name: str) -> tuple[str, ...]:
+    """Return the words of an option that the source of forward, of the kernels that it
+    starts, or of the operator shows."""
+    sources = (case.subject.source, case.operator)
+    return tuple(dict.fromkeys(word for of in sources for word in words_of(of, name)))
+
+
+def untried(case: Case) -> Iterator[tuple[str, str]]:
+    """Yield what no variation can try, and why: other words than an option's own, if
+    forward's source shows none, and inputs and options that were not given."""
+    for name, value in case.subject.all_options.items():
+        if not isinstance(value, str):
+            continue
+        seen = {*_words(case, name)} - {value}
+        if not seen and not [*other_values(value)]:
+            yield f"{name} other than {value!r}", UNKNOWN
+    given = [at for at, value in enumerate(case.inputs) if value is not None]
+    inputs = case.subject.input_names
+    absent = [inputs[at] for at in case.subject.optional if at not in given]
+    absent += [name for name, of in case.subject.all_options.items() if of is None]
+    for name in dict.fromkeys(absent):
+        yield f"with {name}", NOT_GIVEN
+
+
 def executed_options(case: Case) -> Iterator[tuple[str, Case]]:
     """Yield what is changed, in words, and the case with one option changed, for which
     its operator computes the same: as a further input, or as a parameter of the same
@@ -70,6 +99,22 @@ def executed_options(case: Case) -> Iterator[tuple[str, Case]]:
             operator = _with_option(operator, name, value, other)
         if operator is not None:
             yield f"{name}={other!r}", replace(there, operator=operator)
+
+
+def not_of_operator(case: Case) -> Iterator[tuple[str, str]]:
+    """Yield each option that cannot be changed, because nothing says what the operator
+    would compute then, and why."""
+    if case.operator is None or (case.subject.shapes and case.subject.shapes.options):
+        return
+    for name, value in case.subject.all_options.items():
+        words = [word for word in _words(case, name) if word != value]
+        known = words if isinstance(value, str) else []
+        other = next(_once(value, iter([*known, *other_values(value)])), None)
+        what = f"{name} other than {value!r}"
+        if other is None and isinstance(value, str):
+            yield what, UNKNOWN
+        elif other is not None and not _with_option(case.operator, name, value, other):
+            yield what, f"the operator has no parameter {name} with this default"
 
 
 def neutral_operators(case: Case) -> Iterator[tuple[str, Callable[..., Any]]]:

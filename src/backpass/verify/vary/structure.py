@@ -5,6 +5,7 @@ Drawn again, they need not be in the domain of the function any more.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 
 from backpass.contract.arrays import is_array
 from backpass.verify.case import Case, Inputs
-from backpass.verify.convert import is_floating, to_numpy
+from backpass.verify.convert import is_floating, to_kind_of, to_numpy
 
 REPEATS = (
     "the integers drawn repeat, and those given do not; if they may, declare their range "
@@ -123,3 +124,18 @@ def _counted(case: Case) -> set[int]:
         if ascend and at[0] == 0 and int(at[-1]) in lengths:
             found |= {at.size, at.size - 1, int(at[-1])}
     return found
+
+
+def repeated(given: Inputs) -> Iterator[Inputs]:
+    """Yield inputs whose integers repeat: they are the larger half of those given, and
+    then all are the largest. A small one may mark what is left out."""
+
+    def largest(value: Any, share: int) -> Any:
+        if not is_array(value) or is_floating(value) or not math.prod(value.shape):
+            return value
+        own = to_numpy(value)
+        some = np.sort(own.ravel())[::-1][: -(-own.size // share)]
+        return to_kind_of(value, np.resize(some, own.shape))
+
+    for share in (2, max(math.prod(x.shape) for x in given if is_array(x))):
+        yield tuple(largest(value, share) for value in given)

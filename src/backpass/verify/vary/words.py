@@ -148,8 +148,11 @@ def _literal(node: ast.AST, known: Mapping[str, Any]) -> Iterator[str]:
 def _in_a_helper(
     call: ast.Call, name: str, known: Mapping[str, Any], deeper: int
 ) -> Iterator[str]:
-    """Yield the words of the option in a function to which it is passed."""
-    function = _value(call.func, known)
+    """Yield the words of the option in a function or a kernel that is given it."""
+    of_grid = isinstance(call.func, ast.Subscript)  # kernel[grid](…)
+    function = _value(call.func.value if of_grid else call.func, known)
+    while not inspect.isroutine(function) and hasattr(function, "fn"):
+        function = function.fn  # of a kernel, perhaps below an autotuner
     if not (inspect.isfunction(function) or inspect.ismethod(function)):
         return
     try:
