@@ -553,10 +553,13 @@ def test_forward_is_judged_at_each_value_of_an_option_that_is_declared():
     }
 
 
-def test_an_option_that_the_operator_lacks_stays():
-    for operator in (bent(torch.ones(1)).mul, lambda x: bent(x)):
-        report = of_one(Bent(), (9,), operator=operator, slope=1.0)
-        assert not any("slope" in row.variation for row in report.rows)
+def test_an_option_that_the_operator_lacks_stays_and_is_named():
+    report = of_one(Bent(), (9,), operator=lambda x: bent(x), slope=1.0)
+    (row,) = (row for row in report.rows if "slope" in row.variation)
+    assert row.verdict == "not run" and "the operator has no parameter slope with this default" in row.reason
+    assert not any(
+        "slope" in row.variation for row in of_one(Bent(), (9,), operator=bent, slope=1.0).having("not run")
+    )
 
 
 class Constant(Doubled):
@@ -619,3 +622,101 @@ def test_digits_lost_at_large_values_alone_are_not_a_fault_but_a_wrong_value_is(
     assert {row.verdict for row in far} >= {"FAILED" if wrong else "not run"}
     assert wrong or all("left to the values given" in row.reason for row in far)
     assert [row.quantity for row in report.failed] == (["dx"] if wrong else [])
+
+
+@triton.jit
+def part_of_block(x, columns, n, BLOCK: tl.constexpr, WRONG: tl.constexpr):
+    """Zeros beyond the row. If wrong, a whole block has no last column."""
+    inside = columns < n
+    if WRONG:
+        inside &= columns < BLOCK - 1
+    return tl.where(inside, x, 0.0)
+
+
+@triton.jit
+def whole_row_kernel(x_ptr, y_ptr, n, ACT: tl.constexpr, WRONG: tl.constexpr, BLOCK: tl.constexpr):
+    columns = tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + tl.program_id(0) * n + columns, mask=columns < n, other=0.0)
+    if ACT == "double":
+        x = 2 * x
+    elif ACT == "square":
+        x = x * x
+    tl.store(
+        y_ptr + tl.program_id(0) * n + columns, part_of_block(x, columns, n, BLOCK, WRONG), mask=columns < n
+    )
+
+
+class WholeRow:
+    def __init__(self, block=False, act=False):
+        self.block, self.act = block, act
+
+    def forward(self, x, act="double"):
+        return self.run(x, act, self.block), (x, act)
+
+    def backward(self, dy, saved):
+        x, act = saved
+        return 2 * dy if act == "double" or self.act else self.run(2 * x * dy, "", False)
+
+    @staticmethod
+    def run(x, act, wrong):
+        y, (rows, n) = torch.empty_like(x), x.shape
+        whole_row_kernel[(rows,)](x, y, n, ACT=act, WRONG=wrong, BLOCK=triton.next_power_of_2(n))
+        return y
+
+
+def doubled_or_squared(x, act="double"):
+    return {"double": lambda: 2 * x, "square": lambda: x * x}[act]()
+
+
+def test_a_block_is_tried_whole_and_a_word_that_only_a_kernel_shows():
+    report = of_one(WholeRow(), (3, 5), operator=doubled_or_squared)
+    assert report.passed and {"length 64 in place of 5", "act='square'"} <= {
+        row.variation for row in report.rows
+    }
+    (row,) = of_one(WholeRow(block=True), (3, 5), operator=doubled_or_squared).failed
+    assert (row.variation, row.quantity) == ("length 64 in place of 5", "y")
+    (row,) = of_one(WholeRow(act=True), (3, 5), operator=doubled_or_squared).failed
+    assert (row.variation, row.quantity) == ("act='square'", "dx")
+
+
+@triton.jit
+def first_columns_kernel(x_ptr, many_ptr, y_ptr, n, MOST: tl.constexpr, BLOCK: tl.constexpr):
+    row, columns = tl.program_id(0), tl.arange(0, BLOCK)
+    many = tl.load(many_ptr + row)
+    if MOST:
+        many = tl.minimum(many, MOST)
+    x = tl.load(x_ptr + row * n + columns, mask=columns < n, other=0.0)
+    tl.store(y_ptr + row * n + columns, tl.where(columns < many, x, 0.0), mask=columns < n)
+
+
+class FirstColumns:
+    """Of each row, the elements before the number ``many``; if wrong, at most 4 have a gradient."""
+
+    SHAPES = "x[3, n], many[3]:int<9 -> y[3, n]"
+
+    def __init__(self, wrong):
+        self.most = 4 if wrong else 0
+
+    def forward(self, x, many):
+        return self.run(x, many, 0), many
+
+    def backward(self, dy, many):
+        return self.run(dy, many, self.most), None
+
+    @staticmethod
+    def run(x, many, most):
+        y, (rows, n) = torch.empty_like(x), x.shape
+        first_columns_kernel[(rows,)](x.contiguous(), many, y, n, MOST=most, BLOCK=triton.next_power_of_2(n))
+        return y
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_integers_of_a_declared_range_are_drawn_again(wrong):
+    x, many = torch.randn(3, 9, generator=torch.Generator().manual_seed(0)), torch.tensor([2, 4, 1])
+
+    def operator(x, many):
+        return torch.where(torch.arange(x.shape[1]) < many[:, None], x, 0.0)
+
+    report = check(FirstColumns(wrong), x, many, operator=operator, methods=["compiled"], raises=False)
+    assert report.passed is not wrong
+    assert "other integers in many" in {row.variation for row in (report.failed if wrong else report.rows)}

@@ -94,6 +94,7 @@ def test_a_users_own_kernels_are_checked_in_all_dtypes_by_values_the_contract_an
     lengths = (37, 3), (37, 7), (131, 7), (48, 3), (48, 7)
     assert varied == [
         *(f"length {of} in place of {given}" for of, given in lengths),
+        "length 64 in place of 7",
         "lengths 24 and 40 in place of 3 and 7",
         "other values",
     ]

@@ -49,6 +49,15 @@ def is_denied(source: str) -> bool:
     return any(_is_denied(source, match) for match in DECLARED.finditer(source))
 
 
+def writes_sums_over(source: str, letter: str) -> bool:
+    """Whether a text writes a sum over a letter more than once, and says of no sum that
+    it is implied."""
+    written = re.findall(
+        rf"\\sum\s*(?:\\limits\s*)?_\s*\{{?\s*{letter}(?![a-zA-Z])", source
+    )
+    return len(written) > 1 and not DECLARED.search(source)
+
+
 def _is_denied(source: str, match: re.Match[str]) -> bool:
     sentence = re.split(r"[.!?]\s", source[match.start() - 120 : match.end() + 120])[0]
     near = source[max(0, match.start() - 40) : match.end() + 40]

@@ -7,7 +7,7 @@ it. If one of them makes the line right, or cannot be decided, nothing is said.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import sympy
@@ -150,9 +150,24 @@ def _of_misfit(
     if equation is None:
         return None if fit(known.scope, [part], None, False) else error
     parts = [*dict.fromkeys((equation.first, equation.anchor, part))]
-    if fit(known.scope, parts, equation.beside.condition, len(parts) > 1):
+    fits = fit(known.scope, parts, equation.beside.condition, len(parts) > 1)
+    mended = _mended(known, equation, part)
+    if fits and not _tells_rows_from_columns(parts, mended):
         return None
-    return _with_mend(error, _mended(known, equation, part))
+    return _with_mend(error, mended)
+
+
+def _tells_rows_from_columns(parts: Sequence[Part], mended: str) -> bool:
+    """Whether an equation that holds with the transpose of a name writes this transpose
+    elsewhere, so that the name alone is not a row."""
+    match = re.fullmatch(r"it holds with (.+)\^\\top", mended)
+    return match is not None and any(
+        node.data == "power"
+        and node.children[1].data == "top"
+        and one.text[slice(*span_of(node.children[0]))].strip() == match[1].strip()
+        for one in parts
+        for node in parse(one).iter_subtrees()
+    )
 
 
 def _with_mend(error: Unreadable, mended: str) -> Unreadable:

@@ -26,7 +26,7 @@ from backpass.derivation.language.parse import (
     tokens_of,
 )
 from backpass.derivation.language.shapes.names import is_square
-from backpass.derivation.text.einstein import is_denied, with_sums
+from backpass.derivation.text.einstein import is_denied, with_sums, writes_sums_over
 from backpass.derivation.text.held import other_partials
 from backpass.derivation.text.knowledge import Knowledge
 from backpass.derivation.text.members import Equation, agree, equality
@@ -46,7 +46,7 @@ def other_reading(
         _summed_twice(chain)
         or _for_each(known, equation, part)
         or _of_elements(known, equation, part)
-        or undeclared_fact(evaluators_in(known.now.lines), chain)
+        or _of_moments(known, chain)
         or _double_sums(known, equation, part)
         or _of_unread_loss(known, chain)
         or other_partials(known, chain)
@@ -187,6 +187,48 @@ def _of_unread_loss(known: Knowledge, chain: Chain) -> str:
     return ""
 
 
+def _of_moments(known: Knowledge, chain: Chain) -> str:
+    """Return what a text may mean by an equation of expectations that differs; "" if
+    it is wrong, or right only if a name is a moment, and no word says so of it."""
+    asked = undeclared_fact(evaluators_in(known.now.lines), chain)
+    match = re.match(r"it may hold if (.+) is a moment", asked)
+    if match and not _is_called_moment(known.source, match[1]):
+        return ""
+    return asked
+
+
+def _is_called_moment(source: str, name: str) -> bool:
+    """Whether a name is one of the usual ones of moments, or a sentence with a word for
+    one has the name, other than in a display."""
+    if name.partition("_")[0] in _MOMENTS:
+        return True
+    prose = re.sub(
+        r"\$\$.*?\$\$|\\\[.*?\\\]|\\begin\{.*?\\end\{[^}]*\}", " ", source, flags=re.S
+    )
+    mentioned = re.compile(rf"(?<![\\a-zA-Z]){re.escape(name)}(?![a-zA-Z])")
+    sentences = re.split(r"(?<=[.!?])\s|\n\s*\n", prose)
+    return any(_MOMENT.search(one) and mentioned.search(one) for one in sentences)
+
+
+_MOMENTS = (
+    r"\mu",
+    r"\sigma",
+    r"\Sigma",
+    r"\rho",
+    r"\kappa",
+    r"\nu",
+    r"\gamma",
+    "m",
+    "s",
+    "V",
+)
+_MOMENT = re.compile(
+    r"\b(?:means?|averages?|expect\w*|(?:co)?varianc\w*|moments?|correlat\w*|deviations?"
+    r"|power|energy|spectrum)\b",
+    re.I,
+)
+
+
 def implied_sum(known: Knowledge, equation: Equation, part: Part) -> str:
     """Return what to ask if the members are equal, perhaps with other names held
     constant, when repeated indices are summed over; otherwise ""."""
@@ -207,9 +249,13 @@ def implied_sum(known: Knowledge, equation: Equation, part: Part) -> str:
         more = ""
     letters = sorted({*_SUM.findall(summed[1].text + summed[2].text)})
     written = {*_SUM.findall(sides[1].text + sides[2].text)}
-    left_out = " and ".join(one for one in letters if one not in written)
+    left_out = [one for one in letters if one not in written]
+    start, end = known.here
+    elsewhere = known.source[:start] + known.source[end:]
+    if all(writes_sums_over(elsewhere, one) for one in left_out):
+        return ""
     return (
-        f"does it have a sum over {left_out}? Write \\sum, or if the text sums over "
+        f"does it have a sum over {' and '.join(left_out)}? Write \\sum, or if the text sums over "
         f"repeated indices, say: sums implied{more}"
     )
 

@@ -97,8 +97,7 @@ INEXACT = re.compile(
 DENIED = re.compile(
     r"\b(?:wrong|incorrect|mistake\w*|erroneous\w*|disprove\w*|fallac\w+|pitfall"
     r"|counterexample|tempting|fails?)\b|\bfalse\b(?! (?:positive|negative))"
-    r"|\b(?:naive|naïve)(?: (?:rule|guess|idea|answer|formula|attempt|update))?\b(?! \w)"
-    r"|\bnaive (?:rule|guess|idea|answer|formula|attempt)"
+    r"|\bna[iï]ve(?: (?:rule|guess|idea|answer|formula|attempt)\b|\b(?! \w)| update\b(?! \w))"
     r"|\b(?:not|never|n't) (?:\w+ )?(?:true|correct|hold|equal|valid|the case)\b",
     re.I,
 )

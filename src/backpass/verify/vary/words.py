@@ -149,8 +149,10 @@ def _in_a_helper(
     call: ast.Call, name: str, known: Mapping[str, Any], deeper: int
 ) -> Iterator[str]:
     """Yield the words of the option in a function or a kernel that is given it."""
-    of_grid = isinstance(call.func, ast.Subscript)  # kernel[grid](…)
-    function = _value(call.func.value if of_grid else call.func, known)
+    called = call.func
+    if isinstance(called, ast.Subscript):  # kernel[grid](…)
+        called = called.value
+    function = _value(called, known)
     while not inspect.isroutine(function) and hasattr(function, "fn"):
         function = function.fn  # of a kernel, perhaps below an autotuner
     if not (inspect.isfunction(function) or inspect.ismethod(function)):
