@@ -25,6 +25,7 @@ from backpass.derivation.text.parts import Piece, joined
 from backpass.derivation.text.passages import Text
 from backpass.derivation.text.relations import begins_with_relation
 from backpass.derivation.text.sentences import in_sentences
+from backpass.derivation.text.starred import with_starred
 from backpass.derivation.text.unseen import unseen
 
 __all__ = ["Document", "directives", "form_of", "read_document"]
@@ -71,7 +72,7 @@ def read_document(
     expander.grouped = form == "latex"
     expander.faults.clear()
     plain = _without_code(source, scanner)
-    text = _usual(Text(*expander.expand(plain)))
+    text = with_starred(_usual(Text(*expander.expand(plain))), preamble)
     items = _continued(_items(text, len(source), scanner), source)
     shown = tuple(in_sentences(items, source))
     found = tuple(unseen(source, plain, form))
@@ -80,7 +81,7 @@ def read_document(
 
 def directives(source: str) -> tuple[Text, ...]:
     """Return the definitions in a text of definitions, with its macros expanded."""
-    return _directives(_usual(Text(*Expander().expand(source))))
+    return _directives(with_starred(_usual(Text(*Expander().expand(source)))))
 
 
 def _directives(text: Text) -> tuple[Text, ...]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from lark import Token
+
 from backpass.derivation.language.analysis import Analysis
 from backpass.derivation.language.names import (
     Scope,
@@ -32,7 +34,9 @@ def define(scope: Scope, line: Line) -> None:
     left = parse(line.left, "moved")
     accent, name = accent_and_name(left)
     tokens = subscripts_of(left)
-    if tokens and all(token.isdigit() or scope.is_label(token) for token in tokens):
+    if (
+        tokens and all(token.isdigit() or scope.is_label(token) for token in tokens)
+    ) or (len(tokens) == 1 and _can_only_be_label(scope, name, tokens[0])):
         name, tokens = with_label(name, tokens), []  # f_0 is a name of its own
     letters = [str(token) for token in tokens]
     if accent:
@@ -97,6 +101,13 @@ def define(scope: Scope, line: Line) -> None:
         ),
         line.left,
     )
+
+
+def _can_only_be_label(scope: Scope, name: str, subscript: Token) -> bool:
+    """Whether a subscript is a name declared above, as in \\mu_x, and what has it is
+    none, which could have elements."""
+    meaning = scope.other_meaning(str(subscript))
+    return meaning == "is a name declared above" and name not in scope.variables
 
 
 def assume(scope: Scope, line: Line) -> None:

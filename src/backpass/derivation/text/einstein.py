@@ -37,6 +37,14 @@ _DENIED = re.compile(
     r"\b(?:no|not|never|without|instead of|avoid\w*|drop\w*|suspend\w*)\b", re.I
 )
 
+# Signs of sums that are not written.
+LEAVES_OUT = re.compile(
+    r"\b(?:omit|drop|suppress|skip|leav|without|no|not|implicit|implied|understood)\w*\b"
+    r"[^.\n]{0,60}\bsum|\bsum[^.\n]{0,60}\b(?:omit|drop|suppress|left out|implicit|implied"
+    r"|understood)",
+    re.I,
+)
+
 
 def is_declared(source: str) -> bool:
     """Whether a text states the summation convention, and no sentence denies it."""
@@ -51,11 +59,13 @@ def is_denied(source: str) -> bool:
 
 def writes_sums_over(source: str, letter: str) -> bool:
     """Whether a text writes a sum over a letter more than once, and says of no sum that
-    it is implied."""
+    it is implied or left out."""
     written = re.findall(
         rf"\\sum\s*(?:\\limits\s*)?_\s*\{{?\s*{letter}(?![a-zA-Z])", source
     )
-    return len(written) > 1 and not DECLARED.search(source)
+    return len(written) > 1 and not any(
+        words.search(source) for words in (DECLARED, LEAVES_OUT)
+    )
 
 
 def _is_denied(source: str, match: re.Match[str]) -> bool:

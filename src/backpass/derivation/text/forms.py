@@ -42,7 +42,13 @@ from backpass.derivation.language.written import (
     canonical,
     subscripts_of,
 )
-from backpass.derivation.text.einstein import DECLARED, is_letter, sums_over
+from backpass.derivation.text.einstein import (
+    DECLARED,
+    LEAVES_OUT,
+    is_letter,
+    sums_over,
+    writes_sums_over,
+)
 from backpass.derivation.text.imposed import ZERO
 from backpass.derivation.text.knowledge import Knowledge
 from backpass.derivation.text.members import Equation, agree, equality
@@ -267,7 +273,7 @@ def _of_loose(
     letter = error.letter
     if not known.now.summed and DECLARED.search(known.source):
         return None
-    written = not depth and _writes_sums(known, part)
+    written = not depth and _writes_sums(known, part, letter)
     if not _holds_nowhere(known, equation, part, written):
         return None
     message = f"the index {letter} is on this side only"
@@ -282,29 +288,21 @@ def _of_loose(
         if not differs(known, equation, summed, depth):
             if not written:
                 return None
-            message += ": the other sums beside it are written"
+            message += ": other sums of this text are written"
     return Unreadable(message, error.part, error.position)
 
 
-def _writes_sums(known: Knowledge, part: Part) -> bool:
-    """Whether a member has the sign of a sum over a repeated index, and no words of the
-    text leave such signs out."""
-    if known.infers or _LEAVES_OUT.search(known.source):
+def _writes_sums(known: Knowledge, part: Part, letter: str) -> bool:
+    """Whether a member has the sign of a sum over a repeated index, or the text has
+    such signs for this letter elsewhere, and no words of the text leave signs out."""
+    if known.infers or LEAVES_OUT.search(known.source):
         return False
-    return any(
+    return writes_sums_over(known.elsewhere, letter) or any(
         sums_over(tree.children[-1], letter)
         for tree in parse(part).find_data("big")
         if tree.children[0] == r"\sum"
         for letter in [*map(letter_of, tokens_of(tree.children[1]))][:1]
     )
-
-
-_LEAVES_OUT = re.compile(
-    r"\b(?:omit|drop|suppress|skip|leav|without|no|not|implicit|implied|understood)\w*\b"
-    r"[^.\n]{0,60}\bsum|\bsum[^.\n]{0,60}\b(?:omit|drop|suppress|left out|implicit|implied"
-    r"|understood)",
-    re.I,
-)
 
 
 def _holds_nowhere(

@@ -220,6 +220,12 @@ class Knowledge:
         self.imposed = self._imposed[display.start] = imposed
         self.here = display.start, display.end
 
+    @property
+    def elsewhere(self) -> str:
+        """The text without the display."""
+        start, end = self.here
+        return self.source[:start] + self.source[end:]
+
     def impose(self, member: Text) -> None:
         """Note that an equation of the display may be imposed."""
         start, end = self.here

@@ -26,7 +26,7 @@ _PLAIN = (
     (re.compile(rf"_\s*\{{\s*{_WORD}\s*\{{\s*([a-zA-Z]{{2,}})\s*\}}\s*\}}"), r"_{\\text{\1}}"),
     # P_{k|k-1} and P_k^-: before a step, and given what is known until then.
     (re.compile(rf"_\s*\{{\s*({_STEP})\s*(?:\||\\mid(?![a-zA-Z])|\\vert(?![a-zA-Z]))\s*({_STEP})\s*\}}"), r"_{\\text{\1 given \2}}"),
-    (re.compile(r"_\s*(?:\{\s*([a-z])\s*\}|([a-z]))\s*\^\s*(?:([+-])(?!\s*\w)|\{\s*([+-])\s*\})"), r"_{\\text{\1\2\3\4}}"),
+    (re.compile(r"_\s*(?:\{\s*([a-z])\s*\}|([a-z]))\s*\^\s*(?:([+-])(?!\w|\s*\d)|\{\s*([+-])\s*\})"), r"_{\\text{\1\2\3\4}}"),
     # \\sum_{1 \\le i < j \\le n} and \\sum_{i,j: i<j}, over both letters.
     (re.compile(rf"\\sum\s*_\s*\{{\s*1\s*{_UP_TO}\s*([a-zA-Z])\s*(<|{_UP_TO})\s*([a-zA-Z])\s*{_UP_TO}\s*([a-zA-Z])\s*\}}"), r"\\sum_{\3=1}^{\4} \\sum_{\1 \2 \3}"),
     (re.compile(rf"\\sum\s*_\s*\{{\s*([a-zA-Z])\s*,\s*([a-zA-Z])\s*{_SUCH}\s*\1\s*(<|>|{_UP_TO}|\\neq?)\s*\2\s*\}}"), r"\\sum_{\2} \\sum_{\1 \3 \2}"),

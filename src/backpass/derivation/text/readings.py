@@ -189,12 +189,17 @@ def _of_unread_loss(known: Knowledge, chain: Chain) -> str:
 
 def _of_moments(known: Knowledge, chain: Chain) -> str:
     """Return what a text may mean by an equation of expectations that differs; "" if
-    it is wrong, or right only if a name is a moment, and no word says so of it."""
+    it is wrong, or right only if a factor is a moment, and no word says so of it."""
     asked = undeclared_fact(evaluators_in(known.now.lines), chain)
-    match = re.match(r"it may hold if (.+) is a moment", asked)
-    if match and not _is_called_moment(known.source, match[1]):
-        return ""
-    return asked
+    if not (match := re.match(r"it may hold if (.+) is a moment", asked)):
+        return asked
+    term = re.compile(rf"\s*{re.escape(match[1])}\s*(?:\^\s*(?:\w|\{{\w+\}})\s*)?")
+    is_term = any(
+        term.fullmatch(one)
+        for side in chain.expressions
+        for one in re.split(r"[-+]", side.part.text)
+    )
+    return asked if is_term or _is_called_moment(known.source, match[1]) else ""
 
 
 def _is_called_moment(source: str, name: str) -> bool:
@@ -250,9 +255,8 @@ def implied_sum(known: Knowledge, equation: Equation, part: Part) -> str:
     letters = sorted({*_SUM.findall(summed[1].text + summed[2].text)})
     written = {*_SUM.findall(sides[1].text + sides[2].text)}
     left_out = [one for one in letters if one not in written]
-    start, end = known.here
-    elsewhere = known.source[:start] + known.source[end:]
-    if all(writes_sums_over(elsewhere, one) for one in left_out):
+    others = known.elsewhere
+    if not known.infers and all(writes_sums_over(others, one) for one in left_out):
         return ""
     return (
         f"does it have a sum over {' and '.join(left_out)}? Write \\sum, or if the text sums over "

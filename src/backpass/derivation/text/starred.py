@@ -1,0 +1,74 @@
+"""Names with a star, such as \\theta^*, which is a label of a text's own names.
+
+A star may also be the sign of an adjoint. So it is a label only of a name that a
+definition of the author has, or that a display sets equal to an argmin or assigns.
+"""
+
+from __future__ import annotations
+
+import re
+
+from backpass.derivation.text.passages import Text
+
+_GREEK = r"\\(?:alpha|beta|gamma|delta|epsilon|varepsilon|zeta|eta|theta|kappa|lambda|mu|nu|xi|pi|rho|sigma|tau|phi|varphi|chi|psi|omega)(?![a-zA-Z])"
+_BASE = (
+    rf"(?:\\(?:mathbf|boldsymbol|hat|tilde)\s*\{{\s*(?:[a-zA-Z]|{_GREEK})\s*\}}"
+    rf"|{_GREEK}|(?<![a-zA-Z\\])[a-zA-Z])"
+)
+_STEP = r"[a-z](?:\s*[+-]\s*1)?"
+_STAR = r"(?:\*|\\ast(?![a-zA-Z])|\\star(?![a-zA-Z]))"
+_NAME = re.compile(
+    rf"(?P<base>{_BASE})\s*(?:_\s*(?:(?P<one>[a-z])|\{{\s*(?P<step>{_STEP})\s*\}})\s*)?"
+    rf"\^\s*(?:{_STAR}|\{{\s*{_STAR}\s*(?P<power>\\top|\\intercal|T|2)?\s*\}})"
+)
+_STATED = re.compile(
+    r"(?:^|[;:])\s*(?:given|let|constant|random)\b(?P<names>[^;\n]*)", re.M
+)
+_READ = re.compile(rf"(?:^|[;:])\s*read\b[^;\n]*{_STAR}", re.M)
+_ASSIGNED = re.compile(
+    r"\s*(?:(?:=|\\in(?![a-zA-Z]))\s*\\?(?:operatorname\*?\s*\{|mathop\s*\{|text\s*\{)?\s*\\?arg"
+    r"|:\s*=|\\(?:coloneqq?|triangleq)(?![a-zA-Z]))"
+)
+_ADJOINT = re.compile(
+    r"\badjoint|\bconjugate\b|\bhermitian\b|\bconvolution|\bdual\b", re.I
+)
+
+
+def with_starred(text: Text, definitions: str = "") -> Text:
+    """Return a text with \\theta_{\\text{*}} for \\theta^*, if the star is a label."""
+    every = f"{definitions}\n{text.characters}"
+    if _READ.search(every):
+        return text
+    known = {
+        _key(name)
+        for stated in _STATED.finditer(every)
+        for name in _NAME.finditer(stated["names"])
+    }
+    if not _ADJOINT.search(text.characters):
+        known |= {
+            _key(name)
+            for name in _NAME.finditer(text.characters)
+            if _ASSIGNED.match(text.characters, name.end())
+        }
+    for match in reversed([*_NAME.finditer(text.characters)]):
+        if _key(match) in known:
+            (start, end), step = match.span(), _key(match)[1]
+            new = rf"{match['base']}_{{\text{{{step}*}}}}"
+            if power := match["power"]:
+                new += "^2" if power == "2" else r"^\top"
+            placed = Text(new, (text.origins[start],) * len(new))
+            text = text[:start] + placed + text[end:]
+    return text
+
+
+def as_printed(message: str) -> str:
+    """Return a message with \\theta^* for \\theta_{\\text{*}}, as the text has it."""
+    return _LABEL.sub(lambda found: f"_{{{found[1]}}}^*" if found[1] else "^*", message)
+
+
+_LABEL = re.compile(r"_\{\\text\{((?:[a-z](?:[+-]1)?)?)\*\}\}")
+
+
+def _key(match: re.Match[str]) -> tuple[str, str]:
+    step = match["one"] or match["step"] or ""
+    return "".join(match["base"].split()), "".join(step.split())
