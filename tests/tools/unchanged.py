@@ -1,7 +1,7 @@
 """Of tests whose code has not changed since all tests passed, run a rotating part.
 
-A test of the folders ``FOLDERS`` depends on its own file, on the modules of tests and of the package that this file
-imports, on what those import, and on the installed versions. ``tests/proved.lock`` has a line for each such file: a hash
+A test of the folders and files ``PLACES`` depends on its own file, on the modules of tests and of the package that this
+file imports, on what those import, and on the installed versions; one of the site depends on the whole project. ``tests/proved.lock`` has a line for each such file: a hash
 of all that, as it was when every test passed. While it is the same, of each file's tests the part ``SHARE`` runs, drawn
 from the seed of ``proofs.py``. On a GPU, all tests run.
 """
@@ -22,21 +22,18 @@ import pytest
 import proofs
 from backpass import kernels
 
-FOLDERS = ("compiled", "cost", "derivation", "functional", "kernels", "models", "parallel", "ptx", "verify")
-ALWAYS = (
-    "test_all_operations.py",
-    "test_docstring.py",
-    "test_formulas.py",
-)  # every gradient, derivation and count
+PLACES = frozenset(
+    "book compiled cost derivation functional kernels models parallel ptx verify".split()
+    + "test_flop_counter.py test_functional.py".split()
+)
+# Each run derives and checks every gradient, and counts every operation.
+ALWAYS = frozenset("test_all_operations.py test_docstring.py test_formulas.py".split())
 SHARE = 0.25
 INSTALLED = ("numpy", "sympy", "torch", "triton")
 LOADED_BY_NAME = ("backpass.kernels", "backpass.ops")  # their modules are imported by the names of files
-DATA = (
-    "assets/records",
-    "assets/text.txt",
-    "benchmarks/results",
-    "chapters",
-)  # what a test reads by its path
+# What tests read by its path: those that name a path, and those of the site.
+DATA = "assets/records assets/text.txt benchmarks/results chapters".split()
+OF_SITE = "_config.yml _static _templates _toc.yml assets ext intro.md references.bib".split()
 STARTERS = ("cli", "subprocess")  # what starts a command, which may import anything
 
 
@@ -54,7 +51,9 @@ def left_out(items: list[pytest.Item]) -> set[pytest.Item]:
     """Return the tests that this run leaves out. Tests that rotate by themselves are not among them."""
     files: dict[Path, list[pytest.Item]] = defaultdict(list)
     for item in items:
-        if item.path.parent.name in FOLDERS and item.path.name not in ALWAYS and not _rotates(item):
+        if {item.path.parent.name, item.path.name}.isdisjoint(PLACES) or item.path.name in ALWAYS:
+            continue
+        if not _rotates(item):
             files[item.path].append(item)
     out: set[pytest.Item] = set()
     for path, tests in files.items():
@@ -73,7 +72,11 @@ def described(path: Path) -> tuple[str, str]:
     read, and of the versions that are installed. Comments and docstrings count: some tests read them."""
     files = proofs.tests_used(path)
     names = {name for file in files for name in _package(file)}
-    data = [path for name in DATA for path in _below(name)] if any(map(_reads_files, files)) else []
+    of_site = path.parent.name == "book"
+    if of_site:
+        names |= {*proofs.PACKAGES}
+    places = DATA + OF_SITE if of_site else DATA if any(map(_reads_files, files)) else []
+    data = [path for name in places for path in _below(name)]
     return _hash(_modules(frozenset(names))), _hash(
         (proofs.BOOK / "constraints.txt", *sorted(files), *data), _installed()
     )
@@ -130,7 +133,8 @@ def _reads_files(file: Path) -> bool:
 @functools.cache
 def _below(name: str) -> list[Path]:
     path = proofs.BOOK / name
-    return [path] if path.is_file() else sorted(file for file in path.rglob("*.*") if file.is_file())
+    files = [path] if path.is_file() else path.rglob("*.*")
+    return sorted(file for file in files if file.is_file() and file.suffix != ".pyc")
 
 
 @functools.cache
