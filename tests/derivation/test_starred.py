@@ -10,8 +10,39 @@ SLIP = SQUARE.replace("- 2", "+ 2")
 
 def test_a_declared_name():
     assert kinds(SQUARE, r"given \theta, \theta^* \in \mathbb{R}") == ["equal"]
-    (verdict,) = verdicts(SLIP, r"given \theta, \theta^{\ast} \in \mathbb{R}")
+    (verdict,) = verdicts(SLIP, r"given \theta \in \mathbb{R}; let \theta^{\ast} = 2 \theta")
     assert verdict.kind == "refused" and r"\theta^*" in verdict.latex and "text{*" not in verdict.latex
+
+
+@pytest.mark.parametrize(
+    ("text", "given"),
+    [
+        (SLIP, r"given \theta, \theta^* \in \mathbb{R}"),
+        (
+            r"Let $w^*$ minimise $L$. $$ \nabla_w L = X^\top X (w - w^*) $$",
+            r"given w, w^* \in \mathbb{R}^n, y \in \mathbb{R}^m, X \in \mathbb{R}^{m \times n}; let L = \frac12 \|X w - y\|^2",
+        ),
+        (
+            r"$$ \|A x\|^2 = x^\top A^* A x $$",
+            r"given A, A^* \in \mathbb{R}^{n \times n}, x \in \mathbb{R}^n",
+        ),
+    ],
+)
+def test_a_declared_name_may_be_a_minimiser_or_an_adjoint(text, given):
+    (verdict,) = verdicts(text, given)
+    assert verdict.kind == "not readable" and "define it with let" in verdict.message
+
+
+@pytest.mark.parametrize("mark", ["*", "-", "+"])
+def test_a_letter_that_is_an_index_in_the_line_is_not_a_label(mark):
+    given = rf"given a_i^{mark}, a_j^{mark} \in \mathbb{{R}}, y \in \mathbb{{R}}^n"
+    for formula in (
+        rf"\sum_i a_i^{mark} y_i = a_i^{mark} \sum_i y_i",
+        rf"\sum_i a_i^{mark} y_i = \sum_j a_j^{mark} y_j",
+        rf"\frac{{\partial}}{{\partial y_j}} \sum_i a_i^{mark} y_i = a_j^{mark}",
+        rf"\sum_{{i=1}}^n y_i (a_i^{mark} - 1) = (a_i^{mark} - 1) \sum_i y_i",
+    ):
+        assert kinds(f"$$ {formula} $$", given) == ["not readable"]
 
 
 def test_a_name_that_is_an_argmin_is_one_of_its_own():
@@ -28,7 +59,7 @@ def test_a_name_defined_by_let(name):
 
 
 def test_its_transpose():
-    given = r"given w^*, x \in \mathbb{R}^n"
+    given = r"given w, x \in \mathbb{R}^n; let w^* = 2 w"
     assert kinds(r"$$ w^{*\top} x = x^\top w^* $$ $$ w^{*T} x = 2 x^\top w^* $$", given) == [
         "equal",
         "refused",

@@ -101,3 +101,11 @@ def test_a_name_that_the_sentence_introduces_may_have_another_shape(prose):
     (found,) = verdicts(f"{prose}\n\n$$ x^\\top u c = A u x $$", GIVEN)
     (alone,) = verdicts("We see that\n\n$$ x^\\top u c = A u x $$", GIVEN)
     assert (found.kind, alone.kind) == ("not readable", "ill-formed") and "restart" in found.message
+
+
+def test_a_vector_that_the_prose_gives_a_value():
+    text = r"Here $v = S w$. $$ v^\top x = w^\top S^\top x $$"
+    given = r"given w, v, x \in \mathbb{R}^n, S \in \mathbb{R}^{n \times n}"
+    (verdict,) = verdicts(text, given)
+    assert verdict.kind == "not readable" and "it holds if v = S w, as the text says" in verdict.message
+    assert verdicts(text.replace("Here $v = S w$.", ""), given)[0].kind == "refused"

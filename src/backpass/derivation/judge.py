@@ -292,7 +292,7 @@ def _unless_imposed(known: Knowledge, member: Text, verdict: Verdict) -> Verdict
     if imposed.perhaps and ZERO.fullmatch(member.characters):
         imposed.here = True  # the rows below may follow from it
         return unread(known.document, member, ASKS, verdict.against)
-    if known.may_follow(member):
+    if imposed.follows:
         return unread(known.document, member, FOLLOWS, verdict.against)
     return verdict
 

@@ -108,12 +108,15 @@ class Differing:
         return True
 
     def values(self, arrays: Iterable[tuple[Variable, Array]]) -> Values:
-        """Return the values of the elements of variables."""
+        """Return the values of the elements of variables. An array may have an axis of
+        length 1 more, as a column has."""
         calculus = self.evaluator.calculus
         return {
-            calculus.element(variable, place): np.asarray(array, dtype=object)[place]
+            calculus.element(variable, place): value
             for variable, array in arrays
-            for place in calculus.positions(variable)
+            for place, value in zip(
+                calculus.positions(variable), np.ravel(array), strict=True
+            )
         }
 
     def equal_at(self, values: Values, number: int) -> bool:

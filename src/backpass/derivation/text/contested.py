@@ -15,12 +15,15 @@ from backpass.derivation.equality.check import Chain
 from backpass.derivation.equality.comparing import Refused
 from backpass.derivation.language.parse import Line, Part, Unreadable, parse
 from backpass.derivation.text.columns import lists_its_entries
+from backpass.derivation.text.contents import Heading
 from backpass.derivation.text.displays import Display
 from backpass.derivation.text.knowledge import Knowledge
 from backpass.derivation.text.members import Equation, equality
 from backpass.derivation.text.passages import Text
 from backpass.derivation.text.shown import redeclared
 from backpass.derivation.text.verdict import Verdict, unread, verdict_on
+
+FAR = 2  # displays between which a sentence may go on to a definition
 
 
 def contest(known: Knowledge, head: Part, part: Part) -> None:
@@ -50,7 +53,11 @@ def doubted(
     variables = known.scope.variables
     declared = {name for name, one in variables.items() if one.kind != "defined"}
     used = known.used(chain.expressions) & known.contested.keys() & declared
-    names = sorted(used - known.inferred_names)
+    names = sorted(
+        name
+        for name in used - known.inferred_names
+        if not _is_far_below(known, part, known.contested[name])
+    )
     if not names:
         return None
     before = known.now
@@ -81,6 +88,17 @@ def doubted(
         "declarations if it does"
     )
     return unread(document, member, message, above)
+
+
+def _is_far_below(known: Knowledge, part: Part, line: Line) -> bool:
+    """Whether a line stands in a later section than a side, or after FAR displays: then
+    the side is meant for any value of the name."""
+    assert line.left is not None
+    between = [
+        one for one in known.document.items if part.start < one.start <= line.left.start
+    ]
+    displays = [one for one in between if isinstance(one, Display)]
+    return len(displays) > FAR or any(isinstance(one, Heading) for one in between)
 
 
 def _place(known: Knowledge, name: str) -> str:

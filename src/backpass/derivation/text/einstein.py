@@ -57,15 +57,23 @@ def is_denied(source: str) -> bool:
     return any(_is_denied(source, match) for match in DECLARED.finditer(source))
 
 
-def writes_sums_over(source: str, letter: str) -> bool:
-    """Whether a text writes a sum over a letter more than once, and says of no sum that
-    it is implied or left out."""
+def writes_sums_over(letter: str, others: str, near: str) -> bool:
+    """Whether a text writes a sum over a letter more than once, beside the display that
+    is judged: in the `others`. No word of the text may leave sums out, and none `near`
+    the display may speak of a sum, of a notation, or of one index."""
     written = re.findall(
-        rf"\\sum\s*(?:\\limits\s*)?_\s*\{{?\s*{letter}(?![a-zA-Z])", source
+        rf"\\sum\s*(?:\\limits\s*)?_\s*\{{?\s*{letter}(?![a-zA-Z])", others
     )
-    return len(written) > 1 and not any(
-        words.search(source) for words in (DECLARED, LEAVES_OUT)
-    )
+    words = DECLARED.search(others) or LEAVES_OUT.search(others) or _NEAR.search(near)
+    return len(written) > 1 and not words
+
+
+_NEAR = re.compile(
+    r"\bsum(?!\s+of\b)|\\sum|\bcontract|\beinsum|\bnotation|\bdumm|\btacit|\bdoubled|\btwice\b(?! as)"
+    r"|\bimpli|\bwriting\b|\bindex|\bindices|\bclass|\blabel|\btarget|\bhot\b|\bentr(?:y|ies)\b"
+    r"|\belements?\b|\bcomponents?\b|\bpick|\bselect|\btrue\b|\bcorrect\b|\blargest\b|\bactive\b",
+    re.I,
+)
 
 
 def _is_denied(source: str, match: re.Match[str]) -> bool:

@@ -158,16 +158,24 @@ def _of_misfit(
     parts = [*dict.fromkeys((equation.first, equation.anchor, part))]
     fits = fit(known.scope, parts, equation.beside.condition, len(parts) > 1)
     mended = _mended(known, equation, part)
-    if fits and not _tells_rows_from_columns(parts, mended):
+    if fits and not _tells_rows_from_columns(known, parts, mended):
         return None
     return _with_mend(error, mended)
 
 
-def _tells_rows_from_columns(parts: Sequence[Part], mended: str) -> bool:
+_DYADS = re.compile(r"\bdyad|\b(?:tensor|outer) product", re.I)
+
+
+def _tells_rows_from_columns(
+    known: Knowledge, parts: Sequence[Part], mended: str
+) -> bool:
     """Whether an equation that holds with the transpose of a name writes this transpose
-    elsewhere, so that the name alone is not a row."""
+    elsewhere, so that the name alone is not a row, unless the text has products of two
+    columns that are matrices."""
     match = re.fullmatch(r"it holds with (.+)\^\\top", mended)
-    return match is not None and any(
+    if match is None or _DYADS.search(known.source):
+        return False
+    return any(
         node.data == "power"
         and node.children[1].data == "top"
         and one.text[slice(*span_of(node.children[0]))].strip() == match[1].strip()
@@ -297,7 +305,7 @@ def _writes_sums(known: Knowledge, part: Part, letter: str) -> bool:
     such signs for this letter elsewhere, and no words of the text leave signs out."""
     if known.infers or LEAVES_OUT.search(known.source):
         return False
-    return writes_sums_over(known.elsewhere, letter) or any(
+    return writes_sums_over(letter, known.elsewhere, known.nearby) or any(
         sums_over(tree.children[-1], letter)
         for tree in parse(part).find_data("big")
         if tree.children[0] == r"\sum"

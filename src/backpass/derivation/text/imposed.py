@@ -135,26 +135,21 @@ def is_signed(source: str, members: Sequence[Text]) -> bool:
 class Imposed:
     """Whether the sentence before a display imposes an equation, or may do so, whether
     the display does, and whether its equations may follow from one that is imposed
-    `above`. `letters` are those of the display and of the `grounds`, the displays above
-    from which it may follow."""
+    `above`."""
 
     by_sentence: bool = False
     perhaps: bool = False
     above: bool = False
     here: bool = False
-    letters: frozenset[str] = frozenset()
-    grounds: frozenset[str] = frozenset()
 
-    def enter(self, prose: str, has_zero: bool, letters: frozenset[str]) -> None:
-        """Begin a display of these letters after some prose; `has_zero` says whether it
-        has a side that is 0."""
+    def enter(self, prose: str, has_zero: bool) -> None:
+        """Begin a display after some prose; `has_zero` says whether it has a side
+        that is 0."""
         sentence = _SENTENCE.split(prose.strip())[-1]
         follows = self.by_sentence or self.here or self.above
         self.above = follows and (
             not prose.strip(" .,;\n") or CONCLUDES.search(sentence) is not None
         )
-        self.grounds = self.letters if self.above else frozenset()
-        self.letters = letters | self.grounds
         self.by_sentence = _IMPOSES.search(sentence) is not None
         self.perhaps = _MAY_IMPOSE.search(sentence) is not None
         self.here = self.by_sentence and not has_zero
@@ -163,20 +158,6 @@ class Imposed:
     def follows(self) -> bool:
         """Whether an equation may follow from an imposed one."""
         return self.above or self.here
-
-
-_NO_NAMES = re.compile(
-    r"\\(?:begin|end|text[a-z]*|operatorname\*?|label|tag)\s*\{[^{}]*\}|_\s*(?:\{[^{}]*\}|\\?\w+)"
-    r"|\^\s*\{?\s*(?:T|\\top|\\intercal|\\mathsf\s*\{T\})(?![a-zA-Z])\}?"
-    r"|\\(?:[dt]?frac|left|right|cdot|times|mathbf|boldsymbol|bm|mathrm|mathit|quad|qquad|vec|hat"
-    r"|widehat|bar|overline|tilde|sum|prod|top|quad|[bB]igg?[lr]?|nonumber|displaystyle)(?![a-zA-Z])"
-)
-_NAME = re.compile(r"\\[a-zA-Z]+|[a-zA-Z]")
-
-
-def letters_of(text: str) -> frozenset[str]:
-    """Return the letters of the names in a formula, without those of subscripts."""
-    return frozenset(_NAME.findall(_NO_NAMES.sub(" ", text)))
 
 
 FOLLOWS = (

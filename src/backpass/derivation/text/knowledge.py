@@ -15,12 +15,7 @@ from backpass.derivation.text.braces import GROUPS, with_brackets, without_brace
 from backpass.derivation.text.contents import Aside, Document, Heading
 from backpass.derivation.text.differentials import with_dots
 from backpass.derivation.text.displays import Display
-from backpass.derivation.text.imposed import (
-    ZERO,
-    Imposed,
-    letters_of,
-    paragraph_above,
-)
+from backpass.derivation.text.imposed import ZERO, Imposed, paragraph_above
 from backpass.derivation.text.losses import arguments_of_loss
 from backpass.derivation.text.notation import Notation
 from backpass.derivation.text.passages import Text
@@ -211,8 +206,7 @@ class Knowledge:
             for row in display.rows
             for side in row.split("=")
         )
-        letters = letters_of(self.source[display.start : display.end])
-        imposed.enter(paragraph_above(prose), has_zero, letters)
+        imposed.enter(paragraph_above(prose), has_zero)
         if imposed.by_sentence:
             for row in display.rows:
                 for left in _IS_ZERO.findall(row.characters):
@@ -226,39 +220,20 @@ class Knowledge:
         start, end = self.here
         return self.source[:start] + self.source[end:]
 
+    @property
+    def nearby(self) -> str:
+        """Some prose before the display, and some text behind it."""
+        start, end = self.here
+        return (
+            self.prose_above(start)[-400:]
+            + re.split(r"\$\$|\n\s*\n|\\begin", self.source[end : end + 200])[0]
+        )
+
     def impose(self, member: Text) -> None:
         """Note that an equation of the display may be imposed."""
         start, end = self.here
         if member.origins and start <= member.origins[0] < end:
             self.imposed.here = True
-
-    def may_follow(self, member: Text) -> bool:
-        """Whether a member may follow from an imposed equation: from one of its own
-        display, or from one above that shares a name with it, perhaps by a definition,
-        or has a name of which nothing is known."""
-        grounds = self.imposed.grounds
-        if not self.imposed.follows or self.imposed.here or not grounds:
-            return self.imposed.follows
-        known = {letter for name in self.scope.variables for letter in letters_of(name)}
-        rest = self._with_definitions(letters_of(member.characters))
-        return not grounds <= known or not rest.isdisjoint(
-            self._with_definitions(grounds)
-        )
-
-    def _with_definitions(self, letters: frozenset[str]) -> frozenset[str]:
-        """Return letters with those of the definitions of their names."""
-        while True:
-            more = [
-                letters_of(line.right.text)
-                for line in self.now.lines
-                if line.kind == "let"
-                and line.right
-                and line.left
-                and not letters.isdisjoint(letters_of(line.left.text))
-            ]
-            if letters >= (found := letters.union(*more)):
-                return letters
-            letters = found
 
     # ---- definitions -----------------------------------------------------------------
 

@@ -24,9 +24,8 @@ _PLAIN = (
     # A word as a label: \sigma_\mathrm{sig}.
     (re.compile(rf"_\s*{_WORD}\s*\{{\s*([a-zA-Z]{{2,}})\s*\}}"), r"_{\\text{\1}}"),
     (re.compile(rf"_\s*\{{\s*{_WORD}\s*\{{\s*([a-zA-Z]{{2,}})\s*\}}\s*\}}"), r"_{\\text{\1}}"),
-    # P_{k|k-1} and P_k^-: before a step, and given what is known until then.
+    # P_{k|k-1}: of step k, given what is known until the one before.
     (re.compile(rf"_\s*\{{\s*({_STEP})\s*(?:\||\\mid(?![a-zA-Z])|\\vert(?![a-zA-Z]))\s*({_STEP})\s*\}}"), r"_{\\text{\1 given \2}}"),
-    (re.compile(r"_\s*(?:\{\s*([a-z])\s*\}|([a-z]))\s*\^\s*(?:([+-])(?!\w|\s*\d)|\{\s*([+-])\s*\})"), r"_{\\text{\1\2\3\4}}"),
     # \\sum_{1 \\le i < j \\le n} and \\sum_{i,j: i<j}, over both letters.
     (re.compile(rf"\\sum\s*_\s*\{{\s*1\s*{_UP_TO}\s*([a-zA-Z])\s*(<|{_UP_TO})\s*([a-zA-Z])\s*{_UP_TO}\s*([a-zA-Z])\s*\}}"), r"\\sum_{\3=1}^{\4} \\sum_{\1 \2 \3}"),
     (re.compile(rf"\\sum\s*_\s*\{{\s*([a-zA-Z])\s*,\s*([a-zA-Z])\s*{_SUCH}\s*\1\s*(<|>|{_UP_TO}|\\neq?)\s*\2\s*\}}"), r"\\sum_{\2} \\sum_{\1 \3 \2}"),
@@ -39,6 +38,30 @@ _PLAIN = (
     (re.compile(r"(\\partial)\s*\{\s*\}"), r"\1"),
     (re.compile(r"(\\m(?:ax|in))\s*(\\left\s*)?\\\{([^{}]*)(?(2)\\right\s*)\\\}"), r"\1(\3)"),
 )  # fmt: skip
+_BEFORE_STEP = re.compile(
+    r"_\s*(?:\{\s*([a-z])\s*\}|([a-z]))\s*\^\s*(?:([+-])(?!\w|\s*\d)|\{\s*([+-])\s*\})"
+)
+
+
+def is_bound(letter: str, formula: str) -> bool:
+    """Whether a letter is the index of a sum or a product of a formula, or of what a
+    derivative is taken by, so that it is not a label there."""
+    index = rf"_\s*\{{?[^{{}}=]*?(?<![a-zA-Z\\]){letter}(?![a-zA-Z])"
+    return bool(
+        re.search(rf"\\(?:sum|prod|max|min)\s*(?:\\limits\s*)?{index}", formula)
+        or re.search(rf"\\partial\s*\\?[a-zA-Z]+\s*{index}", formula)
+    )
+
+
+def _with_steps(text: Text) -> Text:
+    """Return a text with a label for P_k^-, unless k is an index."""
+    for match in reversed([*_BEFORE_STEP.finditer(text.characters)]):
+        letter, sign = match[1] or match[2], match[3] or match[4]
+        if not is_bound(letter, text.characters):
+            text = _put(text, *match.span(), rf"_{{\text{{{letter}{sign}}}}}")
+    return text
+
+
 _SIGN = r"(?:=|<|>|\\(?:neq?|leq?|geq?|lt|gt)(?![a-zA-Z]))"
 _HAS_SIGN = (
     rf"\s*(?:_\s*\{{(?:\\[{{}}]|[^{{}}])*{_SIGN}|(?:\\left\s*)?(?:\[|\()[^()\[\]]*{_SIGN}"
@@ -106,7 +129,7 @@ def _with_arguments(text: Text) -> Text:
 def usual(text: Text) -> Text:
     """Return a text with its marks in the notation of derivations, where they have one
     meaning."""
-    text = _with_values_at(_with_arguments(text))
+    text = _with_steps(_with_values_at(_with_arguments(text)))
     for pattern, by in _PLAIN:
         text = text.replaced(pattern, by)
     for match in reversed([*_ONES.finditer(text.characters)]):

@@ -46,7 +46,7 @@ def other_reading(
         _summed_twice(chain)
         or _for_each(known, equation, part)
         or _of_elements(known, equation, part)
-        or _of_moments(known, chain)
+        or undeclared_fact(evaluators_in(known.now.lines), chain)
         or _double_sums(known, equation, part)
         or _of_unread_loss(known, chain)
         or other_partials(known, chain)
@@ -187,53 +187,6 @@ def _of_unread_loss(known: Knowledge, chain: Chain) -> str:
     return ""
 
 
-def _of_moments(known: Knowledge, chain: Chain) -> str:
-    """Return what a text may mean by an equation of expectations that differs; "" if
-    it is wrong, or right only if a factor is a moment, and no word says so of it."""
-    asked = undeclared_fact(evaluators_in(known.now.lines), chain)
-    if not (match := re.match(r"it may hold if (.+) is a moment", asked)):
-        return asked
-    term = re.compile(rf"\s*{re.escape(match[1])}\s*(?:\^\s*(?:\w|\{{\w+\}})\s*)?")
-    is_term = any(
-        term.fullmatch(one)
-        for side in chain.expressions
-        for one in re.split(r"[-+]", side.part.text)
-    )
-    return asked if is_term or _is_called_moment(known.source, match[1]) else ""
-
-
-def _is_called_moment(source: str, name: str) -> bool:
-    """Whether a name is one of the usual ones of moments, or a sentence with a word for
-    one has the name, other than in a display."""
-    if name.partition("_")[0] in _MOMENTS:
-        return True
-    prose = re.sub(
-        r"\$\$.*?\$\$|\\\[.*?\\\]|\\begin\{.*?\\end\{[^}]*\}", " ", source, flags=re.S
-    )
-    mentioned = re.compile(rf"(?<![\\a-zA-Z]){re.escape(name)}(?![a-zA-Z])")
-    sentences = re.split(r"(?<=[.!?])\s|\n\s*\n", prose)
-    return any(_MOMENT.search(one) and mentioned.search(one) for one in sentences)
-
-
-_MOMENTS = (
-    r"\mu",
-    r"\sigma",
-    r"\Sigma",
-    r"\rho",
-    r"\kappa",
-    r"\nu",
-    r"\gamma",
-    "m",
-    "s",
-    "V",
-)
-_MOMENT = re.compile(
-    r"\b(?:means?|averages?|expect\w*|(?:co)?varianc\w*|moments?|correlat\w*|deviations?"
-    r"|power|energy|spectrum)\b",
-    re.I,
-)
-
-
 def implied_sum(known: Knowledge, equation: Equation, part: Part) -> str:
     """Return what to ask if the members are equal, perhaps with other names held
     constant, when repeated indices are summed over; otherwise ""."""
@@ -255,8 +208,8 @@ def implied_sum(known: Knowledge, equation: Equation, part: Part) -> str:
     letters = sorted({*_SUM.findall(summed[1].text + summed[2].text)})
     written = {*_SUM.findall(sides[1].text + sides[2].text)}
     left_out = [one for one in letters if one not in written]
-    others = known.elsewhere
-    if not known.infers and all(writes_sums_over(others, one) for one in left_out):
+    around = known.elsewhere, known.nearby
+    if not known.infers and all(writes_sums_over(one, *around) for one in left_out):
         return ""
     return (
         f"does it have a sum over {' and '.join(left_out)}? Write \\sum, or if the text sums over "

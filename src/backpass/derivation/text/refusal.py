@@ -33,6 +33,7 @@ from backpass.derivation.text.members import Equation, agree
 from backpass.derivation.text.passages import Text
 from backpass.derivation.text.readings import other_reading
 from backpass.derivation.text.single import certainty
+from backpass.derivation.text.starred import as_printed, is_starred
 from backpass.derivation.text.stated import (
     Hint,
     asked,
@@ -74,6 +75,8 @@ def refusal(
     if verdict := doubted(known, equation, member, part, refused.chain):
         return verdict
     used = known.used(refused.chain.expressions)
+    if asks := _of_starred(known, used):
+        return unread(document, member, asks, line)
     if verdict := with_assumptions(known, equation, member, part, used):
         return verdict
     hint = Hint()
@@ -107,6 +110,19 @@ def refusal(
         to_left=to_left,
         certain=certain,
     )
+
+
+def _of_starred(known: Knowledge, used: set[str]) -> str:
+    """Return what to ask if members that differ use a declared name with a star; "" if
+    none does."""
+    variables = known.scope.variables
+    found = [one for one in sorted(used) if is_starred(one)]
+    for name in (one for one in found if variables[one].kind != "defined"):
+        return (
+            f"it holds for no other {as_printed(name)} than one that satisfies an equation, "
+            "such as a minimiser, or an adjoint: if it is one, define it with let"
+        )
+    return ""
 
 
 def _restricted_below(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 
+from backpass.derivation.text.marks import is_bound
 from backpass.derivation.text.passages import Text
 
 _GREEK = r"\\(?:alpha|beta|gamma|delta|epsilon|varepsilon|zeta|eta|theta|kappa|lambda|mu|nu|xi|pi|rho|sigma|tau|phi|varphi|chi|psi|omega)(?![a-zA-Z])"
@@ -51,7 +52,9 @@ def with_starred(text: Text, definitions: str = "") -> Text:
             if _ASSIGNED.match(text.characters, name.end())
         }
     for match in reversed([*_NAME.finditer(text.characters)]):
-        if _key(match) in known:
+        letter = _key(match)[1][:1]
+        formula = _around(text.characters, match.start(), match.end())
+        if _key(match) in known and not (letter and is_bound(letter, formula)):
             (start, end), step = match.span(), _key(match)[1]
             new = rf"{match['base']}_{{\text{{{step}*}}}}"
             if power := match["power"]:
@@ -61,9 +64,25 @@ def with_starred(text: Text, definitions: str = "") -> Text:
     return text
 
 
+def _around(text: str, start: int, end: int) -> str:
+    """Return the display or the paragraph around a place."""
+    edges = [match.span() for match in _EDGE.finditer(text)]
+    first = max((b for _, b in edges if b <= start), default=0)
+    last = min((a for a, _ in edges if a >= end), default=len(text))
+    return text[first:last]
+
+
+_EDGE = re.compile(r"\$\$|\\[\[\]]|\n\s*\n")
+
+
 def as_printed(message: str) -> str:
     """Return a message with \\theta^* for \\theta_{\\text{*}}, as the text has it."""
     return _LABEL.sub(lambda found: f"_{{{found[1]}}}^*" if found[1] else "^*", message)
+
+
+def is_starred(name: str) -> bool:
+    """Whether a name has a star."""
+    return _LABEL.search(name) is not None
 
 
 _LABEL = re.compile(r"_\{\\text\{((?:[a-z](?:[+-]1)?)?)\*\}\}")

@@ -58,7 +58,7 @@ _WITH_SIDES = {r"\approx", *LESS, *GREATER}
 _OPERATOR = r"(?:[+\-=/]|\\(?:cdot|times|odot)(?![a-zA-Z]))"
 _CONTINUES = re.compile(rf"\s*{_OPERATOR}")
 _MEMBER = re.compile(r"\\in(?![a-zA-Z])")
-_UNFINISHED = re.compile(rf"{_OPERATOR}\s*$")
+_UNFINISHED = re.compile(rf"(?<!\^){_OPERATOR}\s*$")  # x^- has no operator
 # Also words between equations, which have spaces at their ends.
 _SPACE = (
     r"\\q?quad(?![a-zA-Z])|\\text\s*\{\s+and\s+\}"
