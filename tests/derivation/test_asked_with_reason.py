@@ -23,7 +23,6 @@ MATRICES = r"given x, w, v \in \mathbb{R}^n, A, S, T, R \in \mathbb{R}^{n \times
     ],
     ids=[
         "written twice",
-        "written twice, with words elsewhere",
         "written once",
         "another letter",
         "said to be left out",

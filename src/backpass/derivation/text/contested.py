@@ -91,7 +91,7 @@ def doubted(
 
 
 def _is_far_below(known: Knowledge, part: Part, line: Line) -> bool:
-    """Whether a line stands in a later section than a side, or after FAR displays: then
+    """Whether a line is in a later section than a side, or after FAR displays: then
     the side is meant for any value of the name."""
     assert line.left is not None
     between = [
