@@ -277,7 +277,7 @@ class Project:
         monkeypatch.setattr(proofs, "PACKAGES", ("small",))
         monkeypatch.setattr(proofs, "proved", lambda: self.passed)
         monkeypatch.setattr(proofs, "_products", self.lines)
-        monkeypatch.setattr(unchanged, "LOADED_BY_NAME", ("small.loaded",))
+        monkeypatch.setattr(unchanged, "LOADED_BY_NAME", {"small.loaded": "small.loaded"})
         monkeypatch.syspath_prepend(folder / "src")
 
     def write(self, name: str, text: str) -> None:
@@ -311,7 +311,9 @@ def forget() -> None:
 
 
 FILES = {
-    "constraints.txt": "",
+    "constraints.txt": "numpy==2.0\n",
+    "pyproject.toml": "",
+    "tests/conftest.py": "",
     "assets/text.txt": "",
     "src/small/__init__.py": "",
     "src/small/used.py": "from small import deep\n",
@@ -319,6 +321,8 @@ FILES = {
     "src/small/loaded/__init__.py": "",
     "src/small/loaded/one.py": "",
     "src/small/command.py": "",
+    "src/small/rules.lark": "",
+    "benchmarks/memory.py": "",
     "tests/tools/shared.py": "",
     "tests/verify/conftest.py": "",
     "tests/verify/test_a.py": "import shared\nfrom small import used\n",
@@ -347,9 +351,15 @@ def project(tmp_path):
         ("tests/tools/shared.py", {A}),
         ("tests/verify/conftest.py", {A}),
         ("tests/cost/test_b.py", {B}),
-        ("assets/text.txt", {C}),
+        ("tests/conftest.py", {A, B, C}),
+        ("src/small/__init__.py", {A, B, C}),
+        ("src/small/rules.lark", {A, B, C}),
+        ("assets/text.txt", {A, B, C}),
+        ("chapters/page.md", {C}),
+        ("benchmarks/memory.py", {C}),
         ("constraints.txt", {A, B, C}),
-        ("assets/other.txt", set()),
+        ("assets/other.txt", {C}),
+        ("README.md", set()),
     ],
 )
 def test_of_tests_of_unchanged_code_a_part_runs(changed, whole, project):

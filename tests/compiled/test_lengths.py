@@ -625,25 +625,17 @@ def test_digits_lost_at_large_values_alone_are_not_a_fault_but_a_wrong_value_is(
 
 
 @triton.jit
-def part_of_block(x, columns, n, BLOCK: tl.constexpr, WRONG: tl.constexpr):
-    """Zeros beyond the row. If wrong, a whole block has no last column."""
-    inside = columns < n
-    if WRONG:
-        inside &= columns < BLOCK - 1
-    return tl.where(inside, x, 0.0)
-
-
-@triton.jit
 def whole_row_kernel(x_ptr, y_ptr, n, ACT: tl.constexpr, WRONG: tl.constexpr, BLOCK: tl.constexpr):
-    columns = tl.arange(0, BLOCK)
-    x = tl.load(x_ptr + tl.program_id(0) * n + columns, mask=columns < n, other=0.0)
+    """If wrong, a whole block has no last column."""
+    row, columns = tl.program_id(0), tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + row * n + columns, mask=columns < n, other=0.0)
     if ACT == "double":
         x = 2 * x
     elif ACT == "square":
         x = x * x
-    tl.store(
-        y_ptr + tl.program_id(0) * n + columns, part_of_block(x, columns, n, BLOCK, WRONG), mask=columns < n
-    )
+    if WRONG:
+        x = tl.where(columns < BLOCK - 1, x, 0.0)
+    tl.store(y_ptr + row * n + columns, x, mask=columns < n)
 
 
 class WholeRow:
@@ -668,7 +660,7 @@ def doubled_or_squared(x, act="double"):
     return {"double": lambda: 2 * x, "square": lambda: x * x}[act]()
 
 
-def test_a_block_is_tried_whole_and_a_word_that_only_a_kernel_shows():
+def test_a_block_is_tried_whole_and_a_word_that_the_operator_shows():
     report = of_one(WholeRow(), (3, 5), operator=doubled_or_squared)
     assert report.passed and {"length 64 in place of 5", "act='square'"} <= {
         row.variation for row in report.rows
@@ -720,3 +712,89 @@ def test_integers_of_a_declared_range_are_drawn_again(wrong):
     report = check(FirstColumns(wrong), x, many, operator=operator, methods=["compiled"], raises=False)
     assert report.passed is not wrong
     assert "other integers in many" in {row.variation for row in (report.failed if wrong else report.rows)}
+
+
+class Rows:
+    """The rows of a table at integers, and zeros where ``of`` says so."""
+
+    def __init__(self, shapes, of=lambda t: t >= 0):
+        self.SHAPES, self.of = shapes, of
+
+    def forward(self, x, t):
+        y = torch.empty(len(t), x.shape[1], dtype=x.dtype)
+        rows_kernel[(len(t),)](
+            x.contiguous(), t.long(), y, x.shape[1], BLOCK=triton.next_power_of_2(x.shape[1])
+        )
+        return y, (t, len(x))
+
+    def backward(self, dy, saved):
+        t, count = saved
+        dx = torch.zeros(count, dy.shape[1], dtype=dy.dtype).index_add(0, t.long(), dy)
+        return torch.where(self.of(torch.arange(count))[:, None], dx, 0.0), None
+
+
+@triton.jit
+def rows_kernel(x_ptr, t_ptr, y_ptr, n, BLOCK: tl.constexpr):
+    row, column = tl.program_id(0), tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + tl.load(t_ptr + row) * n + column, mask=column < n, other=0.0)
+    tl.store(y_ptr + row * n + column, x, mask=column < n)
+
+
+def test_other_integers_keep_their_dtype_order_and_distinctness():
+    """The numbers of uint8 end at 255; a table may have more rows."""
+    x = torch.randn(300, 3, generator=torch.Generator().manual_seed(0))
+    settings = {"operator": lambda x, t: x[t.long()], "methods": ["compiled"]}
+    t = torch.tensor([3, 9, 9, 200], dtype=torch.uint8)
+    report = check(Rows("x[300, c], t[4]:int<300 -> y[4, c]"), x, t, **settings)
+    assert "other integers in t" in {row.variation for row in report.having("passed")}
+    seen = []
+
+    class Noting(Rows):
+        def forward(self, x, t):
+            seen.append(t)
+            return super().forward(x, t)
+
+    check(Noting("x[300, c], t[4]:int<300 -> y[4, c]"), x, torch.tensor([3, 9, 12, 200]), **settings)
+    for integers in seen:
+        assert (integers.diff() > 0).all()
+    assert any(299 in integers for integers in seen)
+
+
+def test_an_operator_whose_gradient_is_nan_at_other_integers_accuses_nobody():
+    """A mean of no rows is 0 by definition, and its gradient by autograd is NaN."""
+
+    def operator(x, t):
+        return torch.where(t[:, None] > 0, x[t] * t[:, None] / t[:, None], 0.0)
+
+    x, t = (
+        torch.randn(9, 3, generator=torch.Generator().manual_seed(0)),
+        torch.tensor([3, 5, 5, 8, 1, 2, 7, 1]),
+    )
+    rows = Rows("x[9, c], t[8]:int<9 -> y[8, c]", of=lambda t: t > 0)
+    report = check(rows, x, t, operator=operator, methods=["compiled"], raises=False)
+    (row,) = (row for row in report.rows if "other integers in t" in row.variation)
+    assert row.verdict == "not run" and "NaN" in row.reason
+
+
+class Saturating:
+    """tanh, whose gradient 1 − y² loses its digits where y is near 1."""
+
+    def forward(self, x):
+        y = torch.empty_like(x)
+        tanh_kernel[(1,)](x.contiguous(), y, x.numel(), BLOCK=triton.next_power_of_2(x.numel()))
+        return y, y
+
+    def backward(self, dy, y):
+        return dy * (1 - y * y)
+
+
+@triton.jit
+def tanh_kernel(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + at, mask=at < n, other=0.0)
+    tl.store(y_ptr + at, 2 / (1 + tl.exp(-2 * x)) - 1, mask=at < n)
+
+
+def test_a_gradient_that_vanishes_far_from_0_is_measured_by_its_natural_scale():
+    report = of_one(Saturating(), (3, 7), operator=lambda x: 2 * torch.sigmoid(2 * x) - 1, vary=True)
+    assert not [row for row in report.failed if row.variation == "x × 20"]

@@ -40,6 +40,12 @@ from backpass.verify.mutation import PLUMBING
 BOOK = Path(__file__).parents[2]
 PACKAGES = ("backpass", "backpass_ledger")
 LOCK = BOOK / "tests" / "proved.lock"
+PATHS = (
+    "tests/tools",
+    "tests/book",
+    "ext",
+    "benchmarks",
+)  # from which tests import modules by their own name
 MORE = 3  # the part is so many times as large if what checks a subject has changed
 
 
@@ -298,7 +304,7 @@ def _meant(node: ast.AST, file: Path) -> list[Path]:
     names = [alias.name for alias in node.names]
     if isinstance(node, ast.Import) or not (node.level or (node.module or "").startswith("tests")):
         modules = names if isinstance(node, ast.Import) else [node.module or ""]
-        return [BOOK / "tests" / "tools" / f"{module}.py" for module in modules if "." not in module]
+        return [BOOK / place / f"{module}.py" for module in modules if "." not in module for place in PATHS]
     base = file.parents[node.level - 1] if node.level else BOOK
     module = base.joinpath(*(node.module or "").split("."))
     return [module.with_suffix(".py"), *(module / f"{name}.py" for name in names)]
@@ -409,7 +415,7 @@ class Plugin:
         if hasattr(self._config, "workeroutput"):
             self._config.workeroutput["products"] = _products
         elif os.environ.get("BACKPASS_PROVE") and not kernels.executed():
-            options = ("keyword", "markexpr", "ignore", "ignore_glob", "deselect", "lf")
+            options = ("keyword", "markexpr", "ignore", "ignore_glob", "deselect", "lf", "collectonly")
             selected = self._config.args != ["tests"] or any(self._config.getoption(each) for each in options)
             passed = exitstatus == 0 and not selected
             if found := self._found | (_products if passed else {}):

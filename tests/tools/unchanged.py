@@ -12,9 +12,11 @@ import ast
 import functools
 import hashlib
 import platform
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from importlib.metadata import version
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import pytest
@@ -29,11 +31,18 @@ PLACES = frozenset(
 # Each run derives and checks every gradient, and counts every operation.
 ALWAYS = frozenset("test_all_operations.py test_docstring.py test_formulas.py".split())
 SHARE = 0.25
-INSTALLED = ("numpy", "sympy", "torch", "triton")
-LOADED_BY_NAME = ("backpass.kernels", "backpass.ops")  # their modules are imported by the names of files
-# What tests read by its path: those that name a path, and those of the site.
-DATA = "assets/records assets/text.txt benchmarks/results chapters".split()
-OF_SITE = "_config.yml _static _templates _toc.yml assets ext intro.md references.bib".split()
+# Modules that others import by a name that is not in their source.
+LOADED_BY_NAME = {
+    "backpass.kernels": "backpass.kernels",
+    "backpass.ops": "backpass.ops",
+    "backpass.torch_door.operators": "backpass.flop_counter",
+}
+SETTINGS = "constraints.txt pyproject.toml tests/conftest.py".split()
+# What is read by its path: by the package, and by the tests that name a path or belong to the site.
+OF_PACKAGE = "assets/records assets/text.txt benchmarks/results".split()
+READ = (
+    "_config.yml _static _templates _toc.yml assets benchmarks chapters ext intro.md references.bib".split()
+)
 STARTERS = ("cli", "subprocess")  # what starts a command, which may import anything
 
 
@@ -69,21 +78,25 @@ def _rotates(item: pytest.Item) -> bool:
 
 def described(path: Path) -> tuple[str, str]:
     """Return a hash of the package's modules that a file of tests uses, and one of the tests' code, of the data that they
-    read, and of the versions that are installed. Comments and docstrings count: some tests read them."""
+    and the package read, and of the versions that are installed. Comments and docstrings count: some tests read them."""
     files = proofs.tests_used(path)
+    packages = {parent / "__init__.py" for file in files for parent in file.parents} & {*_below("tests")}
     names = {name for file in files for name in _package(file)}
     of_site = path.parent.name == "book"
     if of_site:
         names |= {*proofs.PACKAGES}
-    places = DATA + OF_SITE if of_site else DATA if any(map(_reads_files, files)) else []
-    data = [path for name in places for path in _below(name)]
-    return _hash(_modules(frozenset(names))), _hash(
-        (proofs.BOOK / "constraints.txt", *sorted(files), *data), _installed()
-    )
+    reads = of_site or any(map(_reads_files, files))
+    places = [*SETTINGS, *OF_PACKAGE, *(READ if reads else ())]
+    data = [file for name in places for file in _below(name)]
+    data += [
+        file for name in ("src", f"tests/{path.parent.name}") for file in _below(name) if file.suffix != ".py"
+    ]
+    return _hash(_modules(frozenset(names))), _hash({*files, *packages, *data}, _installed())
 
 
 def _hash(files: Iterable[Path], *more: str) -> str:
-    return hashlib.sha256("\0".join([*map(_content, files), *more]).encode()).hexdigest()[:12]
+    named = [f"{file.relative_to(proofs.BOOK)} {_content(file)}" for file in sorted({*files})]
+    return hashlib.sha256("\0".join([*named, *more]).encode()).hexdigest()[:12]
 
 
 @functools.cache
@@ -119,11 +132,23 @@ def _module(package: str, name: str) -> str:
 
 
 @functools.cache
-def _modules(names: frozenset[str]) -> tuple[Path, ...]:
-    """Return the files of modules with all that they import, also by the names of files."""
-    files = proofs.imported(*names)
-    by_name = [package for package in LOADED_BY_NAME if proofs.file_of(package) in files]
-    return tuple(proofs.imported(*names, *by_name))
+def _modules(names: frozenset[str]) -> frozenset[Path]:
+    """Return the files of modules and of all that they import: by name, by the names of files, and as packages."""
+    graph = proofs.graph()
+    reached = set(names).union(*(graph.find_descendants(name) for name in names))
+    while True:
+        more = {by_name for name, by_name in LOADED_BY_NAME.items() if name in reached}
+        more |= {name.rpartition(".")[0] for name in reached if "." in name}
+        more |= set().union(*(graph.find_descendants(name) for name in more & {*LOADED_BY_NAME.values()}))
+        more |= set().union(*map(_imported_by, reached | more))
+        if more <= reached:
+            return frozenset(map(proofs.file_of, reached))
+        reached |= more
+
+
+@functools.cache
+def _imported_by(name: str) -> set[str]:
+    return proofs.graph().find_upstream_modules(name)
 
 
 def _reads_files(file: Path) -> bool:
@@ -141,9 +166,12 @@ def _below(name: str) -> list[Path]:
 def _installed() -> str:
     if not kernels.interpreted():
         return "a GPU"
-    return " ".join(
-        [
-            ".".join(platform.python_version_tuple()[:2]),
-            *(version(name).partition("+")[0] for name in INSTALLED),
-        ]
-    )
+    pinned = re.findall(r"^([\w.-]+)==", (proofs.BOOK / "constraints.txt").read_text(), re.M)
+    return " ".join([".".join(platform.python_version_tuple()[:2]), *map(_version, pinned)])
+
+
+def _version(name: str) -> str:
+    """Return the version of a package, without that of its build; "" if it is not installed."""
+    with suppress(PackageNotFoundError):
+        return version(name).partition("+")[0]
+    return ""

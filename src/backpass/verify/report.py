@@ -49,7 +49,8 @@ class Row:
     at which other inputs, or with which other call, it was measured. ``exception`` is
     the exception that the code under test raised, if the verdict is "could not run".
     ``relative`` is, for low precision, the largest error of an element divided by its
-    size, or by that of the largest if all have the same bound.
+    size, or by a gradient's natural scale if that is larger, or by the size of the
+    largest element if all have the same bound.
     """
 
     method: str

@@ -549,7 +549,8 @@ def _judged(
         judge = replace(judge, tolerance=0.0 if judge.declared_zero else seen)
     row = judge.row(got if failed else right, reference)
     if row.verdict in (PASSED, FAILED) and np.isfinite(row.error or 0.0):
-        sizes = np.maximum(size, most * (bound / bound.max()))
+        natural = 0.0 if judge.key == "y" else judge.case.scales[judge.key]
+        sizes = np.maximum(np.maximum(size, natural), most * (bound / bound.max()))
         relative = float((error / sizes)[share > 1].max(initial=worst))
         return replace(row, error=worst, tolerance=tolerance, relative=relative)
     if row.verdict == FAILED and not finite.all():

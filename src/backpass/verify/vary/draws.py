@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -291,23 +292,49 @@ class Draw:
 
     def other_integers(self) -> tuple[list[str], Inputs]:
         """Return the names of inputs of integers with a declared range, and the inputs
-        with others there, of which the first is the largest. Offsets keep theirs, and
-        so does a permutation."""
-        inputs, names = self.case.inputs, []
-        for at, value in enumerate(inputs):
+        with others there, the largest among them. Offsets keep theirs, and so does a
+        permutation. What is sorted or distinct along the last axis stays so, and so do
+        integers that are nowhere larger than those of another input."""
+        given, drawn = self.case.inputs, {}
+        for at, value in enumerate(given):
             spec = self.spec(at)
             if not is_array(value) or is_floating(value) or not spec or spec.offsets:
                 continue
             own, below = to_numpy(value), domain.bound(spec, self.bound)
             every_place = np.array_equal(np.sort(own, None), np.arange(own.size))
-            if not below or not own.size or every_place:
-                continue
-            drawn = self._integers(spec, own.ravel(), own.shape, None).astype(own.dtype)
-            drawn.reshape(-1)[0] = below - 1
-            if not np.array_equal(drawn, own):
-                inputs = (*inputs[:at], to_kind_of(value, drawn), *inputs[at + 1 :])
-                names.append(self.name(at))
-        return names, inputs
+            if below and own.size and not every_place:
+                below = min(below, int(np.iinfo(own.dtype).max) + 1)
+                drawn[at] = self._others(spec, own, below)
+        for one, other in itertools.permutations(drawn, 2):
+            first, second = to_numpy(given[one]), to_numpy(given[other])
+            if first.shape == second.shape and (first <= second).all():
+                pair = drawn[one], drawn[other]
+                drawn[one], drawn[other] = np.minimum(*pair), np.maximum(*pair)
+        names = [self.name(at) for at in drawn]
+        inputs = (
+            to_kind_of(value, drawn[at].astype(to_numpy(value).dtype))
+            if at in drawn
+            else value
+            for at, value in enumerate(given)
+        )
+        return names, tuple(inputs)
+
+    def _others(self, spec: Spec, own: np.ndarray, below: int) -> np.ndarray:
+        """Draw integers below a number, with the largest among them."""
+        if spec.sentinels or not own.ndim:
+            return self._integers(spec, own.ravel(), own.shape, None)
+        count = own.shape[-1]
+        rows = own.reshape(-1, count)
+        distinct = below >= count and all(len({*row}) == count for row in rows.tolist())
+        drawn = np.stack(
+            [self.rng.choice(below, count, replace=not distinct) for _ in rows]
+        )
+        is_sorted = bool((np.diff(rows, axis=-1) >= 0).all())
+        if is_sorted:
+            drawn.sort(-1)
+        if below - 1 not in drawn[0]:
+            drawn[0, -1 if is_sorted else 0] = below - 1
+        return drawn.reshape(own.shape)
 
     def _integers(
         self,

@@ -13,6 +13,7 @@ from backpass.verify.report import FAILED, Row
 from backpass.verify.vary.rows import not_run
 
 NAME = "varied inputs"
+UNKNOWN = "the reference is NaN at"
 COARSE = 1e-3  # a smaller error may be one of rounding
 OF_INTEGERS = (
     "forward is not right there, so it may be made for integers like those given"
@@ -35,6 +36,16 @@ def if_right(found: list[Row], otherwise: str) -> list[Row]:
         if "NaN at" in wrong.get("y", found[0]).reason:
             otherwise = OF_NAN
         return [replace(not_run(NAME, what, otherwise), variation=what)]
+    return found
+
+
+def with_reference(found: list[Row]) -> list[Row]:
+    """Return the rows; one that was not run if the operator's gradient is NaN, as that
+    of a mean of no elements may be."""
+    if any(row.verdict == FAILED and UNKNOWN in row.reason for row in found):
+        what = found[0].variation
+        reason = "a gradient of the operator is NaN there"
+        return [replace(not_run(NAME, what, reason), variation=what)]
     return found
 
 

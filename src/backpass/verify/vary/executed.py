@@ -32,6 +32,7 @@ from backpass.verify.vary.excused import (
     OF_INTEGERS,
     OF_OPTIONS,
     if_right,
+    with_reference,
     without_small_errors,
 )
 from backpass.verify.vary.groups import other_integers, twice_as_many
@@ -182,7 +183,7 @@ class _Varying:
         names, others = self.draw.other_integers()
         if names:
             what = f"other integers in {' and '.join(names)}"
-            yield self._first([(what, others)], integers=True)
+            yield with_reference(self._first([(what, others)], integers=True))
         if together := self._in_eights():
             yield without_small_errors(self._first([together]))
         self.budget.release(self.case.dtype)

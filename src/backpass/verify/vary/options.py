@@ -63,9 +63,8 @@ def with_other_options(
 
 
 def _words(case: Case, name: str) -> tuple[str, ...]:
-    """Return the words of an option that the source of forward, of the kernels that it
-    starts, or of the operator shows, unless that is PyTorch's own: some of its words
-    are deprecated."""
+    """Return the words of an option that the source of forward or of the operator
+    shows, unless the operator is PyTorch's own: some of its words are deprecated."""
     own = not (getattr(case.operator, "__module__", None) or "").startswith("torch")
     sources = (case.subject.source, case.operator if own else None)
     return tuple(dict.fromkeys(word for of in sources for word in words_of(of, name)))

@@ -148,13 +148,8 @@ def _literal(node: ast.AST, known: Mapping[str, Any]) -> Iterator[str]:
 def _in_a_helper(
     call: ast.Call, name: str, known: Mapping[str, Any], deeper: int
 ) -> Iterator[str]:
-    """Yield the words of the option in a function or a kernel that is given it."""
-    called = call.func
-    if isinstance(called, ast.Subscript):  # kernel[grid](…)
-        called = called.value
-    function = _value(called, known)
-    while not inspect.isroutine(function) and hasattr(function, "fn"):
-        function = function.fn  # of a kernel, perhaps below an autotuner
+    """Yield the words of the option in a function to which it is passed."""
+    function = _value(call.func, known)
     if not (inspect.isfunction(function) or inspect.ismethod(function)):
         return
     try:
