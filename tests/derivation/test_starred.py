@@ -70,6 +70,7 @@ def test_its_transpose():
     ("text", "given"),
     [
         (r"$$ A^* A = A A $$", r"given A \in \mathbb{R}^{n \times n}"),
+        ("The adjoint:\nlet $A^*$ be that of $A$. $$ A^* A = A A $$", r"given A \in \mathbb{R}^{n \times n}"),
         (r"The adjoint: $$ A^* := B $$ $$ A^* A = B A $$", r"given A, B \in \mathbb{R}^{n \times n}"),
     ],
 )

@@ -43,6 +43,7 @@ OF_PACKAGE = "assets/records assets/text.txt benchmarks/results".split()
 READ = (
     "_config.yml _static _templates _toc.yml assets benchmarks chapters ext intro.md references.bib".split()
 )
+OWN_RECORD = "weight-"  # of the tests' own time
 STARTERS = ("cli", "subprocess")  # what starts a command, which may import anything
 
 
@@ -159,7 +160,8 @@ def _reads_files(file: Path) -> bool:
 def _below(name: str) -> list[Path]:
     path = proofs.BOOK / name
     files = [path] if path.is_file() else path.rglob("*.*")
-    return sorted(file for file in files if file.is_file() and file.suffix != ".pyc")
+    kept = (file for file in files if file.is_file() and file.suffix != ".pyc")
+    return sorted(file for file in kept if not file.name.startswith(OWN_RECORD))
 
 
 @functools.cache

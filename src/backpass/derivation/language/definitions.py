@@ -34,9 +34,10 @@ def define(scope: Scope, line: Line) -> None:
     left = parse(line.left, "moved")
     accent, name = accent_and_name(left)
     tokens = subscripts_of(left)
-    if (
-        tokens and all(token.isdigit() or scope.is_label(token) for token in tokens)
-    ) or (len(tokens) == 1 and _can_only_be_label(scope, name, tokens[0])):
+    if tokens and all(
+        token.isdigit() or scope.is_label(token) or _is_name(scope, name, token)
+        for token in tokens
+    ):
         name, tokens = with_label(name, tokens), []  # f_0 is a name of its own
     letters = [str(token) for token in tokens]
     if accent:
@@ -103,9 +104,9 @@ def define(scope: Scope, line: Line) -> None:
     )
 
 
-def _can_only_be_label(scope: Scope, name: str, subscript: Token) -> bool:
-    """Whether a subscript is a name declared above, as in \\mu_x, and what has it is
-    none, which could have elements."""
+def _is_name(scope: Scope, name: str, subscript: Token) -> bool:
+    """Whether a subscript is a name declared above, as in \\mu_x, below one that is not
+    declared and so has no elements."""
     meaning = scope.other_meaning(str(subscript))
     return meaning == "is a name declared above" and name not in scope.variables
 

@@ -1,12 +1,14 @@
 """Names with a star, such as \\theta^*, which is a label of a text's own names.
 
 A star may also be the sign of an adjoint. So it is a label only of a name that a
-definition of the author has, or that a display sets equal to an argmin or assigns.
+definition of the author has, or that a display sets equal to an argmin or assigns; in a
+text that speaks of adjoints, only of a name in a file of definitions.
 """
 
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 
 from backpass.derivation.text.marks import is_bound
 from backpass.derivation.text.passages import Text
@@ -37,39 +39,30 @@ _ADJOINT = re.compile(
 
 def with_starred(text: Text, definitions: str = "") -> Text:
     """Return a text with \\theta_{\\text{*}} for \\theta^*, if the star is a label."""
-    every = f"{definitions}\n{text.characters}"
+    written = text.characters
+    every = f"{definitions}\n{written}"
     if _READ.search(every):
         return text
-    known = {
-        _key(name)
-        for stated in _STATED.finditer(every)
-        for name in _NAME.finditer(stated["names"])
-    }
-    if not _ADJOINT.search(text.characters):
-        known |= {
-            _key(name)
-            for name in _NAME.finditer(text.characters)
-            if _ASSIGNED.match(text.characters, name.end())
-        }
-    for match in reversed([*_NAME.finditer(text.characters)]):
-        letter = _key(match)[1][:1]
-        formula = _around(text.characters, match.start(), match.end())
-        if _key(match) in known and not (letter and is_bound(letter, formula)):
-            (start, end), step = match.span(), _key(match)[1]
+    is_adjoint = _ADJOINT.search(written) is not None
+    stated = _STATED.finditer(definitions if is_adjoint else every)
+    known = {_key(name) for one in stated for name in _NAME.finditer(one["names"])}
+    if not is_adjoint:
+        assigned = (
+            m for m in _NAME.finditer(written) if _ASSIGNED.match(written, m.end())
+        )
+        known |= {*map(_key, assigned)}
+    edges = [0, *(match.start() for match in _EDGE.finditer(written)), len(written)]
+    for match in reversed([*_NAME.finditer(written)]):
+        (start, end), step = match.span(), _key(match)[1]
+        at = bisect_right(edges, start)
+        formula = written[edges[at - 1] : edges[at]]  # the display, or the paragraph
+        if _key(match) in known and not (step and is_bound(step[0], formula)):
             new = rf"{match['base']}_{{\text{{{step}*}}}}"
             if power := match["power"]:
                 new += "^2" if power == "2" else r"^\top"
             placed = Text(new, (text.origins[start],) * len(new))
             text = text[:start] + placed + text[end:]
     return text
-
-
-def _around(text: str, start: int, end: int) -> str:
-    """Return the display or the paragraph around a place."""
-    edges = [match.span() for match in _EDGE.finditer(text)]
-    first = max((b for _, b in edges if b <= start), default=0)
-    last = min((a for a, _ in edges if a >= end), default=len(text))
-    return text[first:last]
 
 
 _EDGE = re.compile(r"\$\$|\\[\[\]]|\n\s*\n")
