@@ -226,3 +226,55 @@ def test_neither_of_two_contradicting_means_is_used(given, lines):
     assert "is already declared" in declared.message
     assert [one.kind for one in found] == ["not readable"] * 2 and linear.kind == "equal"
     assert all("declare it by" in one.message for one in found)
+
+
+COVARIANCES = r"""
+given A \in \mathbb{R}^{n \times n}, m \in \mathbb{R}^n, \sigma \in \mathbb{R}; constant P, Q \in \mathbb{R}^{n \times n}
+assume P = P^\top; assume Q = Q^\top; random e, w \in \mathbb{R}^n; independent e, w
+mean e = m; mean w = 0; variance e = P; variance w = Q
+"""
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        (r"\mathbb{E}[w w^\top] = Q", r"\mathbb{E}[e e^\top] = P"),
+        (r"\mathbb{E}[e e^\top] = P + m m^\top", r"\mathbb{E}[e e^\top] = P - m m^\top"),
+        (
+            r"\mathbb{E}[(A e + w) (A e + w)^\top] = A (P + m m^\top) A^\top + Q",
+            r"\mathbb{E}[(A e + w) (A e + w)^\top] = A P A^\top + Q",
+        ),
+        (
+            r"\mathbb{E}[w^\top A w] = \operatorname{tr}(A Q)",
+            r"\mathbb{E}[w^\top A w] = \operatorname{tr}(Q)",
+        ),
+        (
+            r"\mathrm{Var}(w_i + w_j) = Q_{ii} + 2 Q_{ij} + Q_{jj}",
+            r"\mathrm{Var}(w_i + w_j) = Q_{ii} + Q_{jj}",
+        ),
+        (r"\mathbb{E}[e_i w_j] = 0", r"\mathbb{E}[e_i w_j] = P_{ij}"),
+    ],
+)
+def test_covariances_of_a_vector(right, wrong):
+    assert [one(line, COVARIANCES).kind for line in (right, wrong)] == ["equal", "refused"]
+
+
+@pytest.mark.parametrize(
+    ("line", "left_out", "why"),
+    [
+        (r"\mathbb{E}[w w^\top] = Q", r"assume Q = Q^\top; ", "covariances are symmetric"),
+        (r"\mathbb{E}[w e^\top] = 0", "; independent e, w", "are these independent?"),
+        (r"\mathbb{E}[w w^\top] = Q", "mean w = 0; ", "a moment that is not declared"),
+        (r"\mathbb{E}[w_i^4] = 3 Q_{ii}^2", "", "a product of more than two"),
+        (r"\mathbb{E}[e^{w_i}] = 1", "", "covariances say nothing of this average"),
+    ],
+)
+def test_what_covariances_do_not_say(line, left_out, why):
+    verdict = one(line, COVARIANCES.replace(left_out, "") if left_out else COVARIANCES)
+    assert verdict.kind == "not readable" and why in verdict.message
+
+
+def test_equal_variances_without_covariances():
+    given = COVARIANCES.replace("variance w = Q", r"variance w = \sigma^2 I_n")
+    assert one(r"\mathbb{E}[w w^\top] = \sigma^2 I_n", given).kind == "equal"
+    assert one(r"\mathbb{E}[w^\top w] = \sigma^2", given).kind == "refused"

@@ -140,15 +140,15 @@ def _moment_in(
 ) -> str:
     """Return a constant for which the equation could be solved by a moment; "" if there
     is none."""
-    scope = evaluator.scope
-    facts = (*scope.chances.means, *scope.chances.variances)
+    chances = evaluator.scope.chances
+    facts = (*chances.means, *chances.variances, *chances.covariances)
     stated = {r.name for _, right, _ in facts for r in right.used}
     symbols = sorted(difference.free_symbols, key=str)
     for symbol in symbols:
         variable, _ = evaluator.calculus.place_of(symbol)
         if variable is None or symbol in outcomes or variable.name in stated:
             continue
-        if variable.name in scope.chances.random:
+        if variable.name in chances.random:
             continue
         polynomials = []
         for draw in range(2):

@@ -18,7 +18,8 @@ class Chances:
 
     `independent` are sets of names that are independent of each other, `apart` the
     names whose elements are, and `identical` those whose elements have one
-    distribution. `means` and `variances` are equations.
+    distribution. `means` and `variances` are equations, and so are `covariances`, of a
+    vector and a matrix.
     """
 
     random: set[str] = field(default_factory=set)
@@ -27,6 +28,7 @@ class Chances:
     identical: set[str] = field(default_factory=set)
     means: list[Fact] = field(default_factory=list)
     variances: list[Fact] = field(default_factory=list)
+    covariances: list[Fact] = field(default_factory=list)
 
     def are_independent(self, one: str, other: str) -> bool:
         """Whether two names are declared independent of each other."""

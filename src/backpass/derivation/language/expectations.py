@@ -61,7 +61,8 @@ def declare_identical(scope: Scope, line: Line) -> None:
 
 
 def declare_moment(scope: Scope, line: Line) -> None:
-    """Declare a mean or a variance: `mean x = \\mu`, `variance x_i = \\sigma^2`."""
+    """Declare a mean or a variance: `mean x = \\mu`, `variance x_i = \\sigma^2`, and,
+    for the covariances of a vector's elements, `variance x = \\Sigma`."""
     assert line.left is not None and line.right is not None
     if line.conditions:
         raise Unreadable(f"a {line.kind} cannot have conditions", line.conditions)
@@ -74,14 +75,22 @@ def declare_moment(scope: Scope, line: Line) -> None:
         raise Unreadable(
             f"{found.name} is positive: its {line.kind} cannot be declared", line.left
         )
-    if line.kind == "variance" and left.shape:
-        raise Unreadable("write the variance of an element, such as x_i", line.left)
-    if right.shape and right.shape != left.shape:
+    axes = scope.variables[found.name].axes
+    of_vector = line.kind == "variance" and bool(left.shape)
+    if of_vector and (len(axes) != 1 or right.shape != axes * 2):
+        raise Unreadable(
+            "write the variance of an element, such as x_i, or a matrix of the covariances "
+            "of a vector's elements",
+            line.left,
+        )
+    if not of_vector and right.shape and right.shape != left.shape:
         raise Unreadable("the two sides have different shapes", line.right)
     names = [r.name for r in right.used if r.kind == "variable"]
     if scope.are_random(names) or right.free - left.free:
         raise Unreadable(f"a {line.kind} must not be random", line.right)
-    facts = scope.chances.means if line.kind == "mean" else scope.chances.variances
+    chances = scope.chances
+    of_elements = chances.covariances if of_vector else chances.variances
+    facts = chances.means if line.kind == "mean" else of_elements
     for other, value, _ in facts:
         above = other.references[id(other.tree)]
         if above.name == found.name and not _are_apart(above, found):

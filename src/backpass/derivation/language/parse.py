@@ -15,6 +15,7 @@ A derivation is plain text. The first word of a line says what the line is:
     identical   z_i                             and have one distribution
     mean      z_i = 0                           its mean, and
     variance  z_i = \\sigma^2                    its variance
+    variance  z = \\Sigma                       or the covariances of its elements
     let       S = \\sum_j e^{x_j}                 a definition
     let       f(x) = 2 x                          a definition for every x
     note      The other outputs, $j \\ne i$.      prose

@@ -9,7 +9,8 @@ product of independent factors is the product of their averages.
 
 A declared mean m is that of m + z, where the average of z is 0. A declared variance s²
 is that of m + s z, where z has the values t, -1/t, u and -1/u with probabilities such
-that its mean is 0 and its variance 1.
+that its mean is 0 and its variance 1. Of a vector with declared covariances, products
+of at most two elements are averaged.
 """
 
 from __future__ import annotations
@@ -84,6 +85,8 @@ class Outcomes:
     def _of_factor(self, value: sympy.Expr, groups: frozenset[int]) -> sympy.Expr:
         if not groups:
             return value
+        if of_vector := self._of_covariances(value):
+            return of_vector[0]
         key = value, groups
         used = value.free_symbols & self.groups.keys()
         used = [symbol for symbol in used if self.groups[symbol] & groups]
@@ -95,6 +98,43 @@ class Outcomes:
         if key not in self._known:
             self._known[key] = sympy.Add(*self._terms(value, sorted(groups)))
         return self._known[key]
+
+    def _of_covariances(self, value: sympy.Expr) -> tuple[sympy.Expr] | None:
+        """Return the average of a product of elements of a vector whose covariances are
+        declared; None if it has no such element."""
+        used = [s for s in value.free_symbols if s in self._variables]
+        names = {self._variables[s].name for s in used}
+        known = names & {name for name, _ in self._covariances}
+        if not known:
+            return None
+        if others := sorted(names - (one := {min(known)})):
+            raise Unreadable(
+                f"are these independent? Then say: independent {min(one)}, {others[0]}"
+            )
+        if not value.is_polynomial(*used):
+            raise Unreadable("covariances say nothing of this average")
+        found = []
+        for powers, factor in sympy.Poly(value, *used).terms():
+            ends = [
+                s for s, power in zip(used, powers, strict=True) for _ in range(power)
+            ]
+            if len(ends) > 2:
+                raise Unreadable(
+                    "covariances say nothing of a product of more than two"
+                )
+            means = [self._mean_of(s) for s in ends]
+            places = [self.calculus.place_of(s)[1] for s in ends]
+            between = (
+                self._covariances[min(known), (*places[0], *places[1])]
+                if len(ends) == 2
+                else sympy.S.Zero
+            )
+            found.append(factor * (sympy.Mul(*means) + between))
+        return (sympy.Add(*found),)
+
+    def _mean_of(self, symbol: sympy.Symbol) -> sympy.Expr:
+        mean = self._means.get(symbol)
+        return self._symbol(f"m({symbol})", None) if mean is None else mean
 
     def _terms(self, value: sympy.Expr, groups: list[int]) -> Iterator[sympy.Expr]:
         chances = [self._probabilities[number] for number in groups]
@@ -286,6 +326,27 @@ class Outcomes:
     @cached_property
     def _variances(self) -> dict[sympy.Symbol, sympy.Expr]:
         return self._facts("variances")
+
+    @cached_property
+    def _covariances(self) -> dict[tuple[str, tuple[int, ...]], sympy.Expr]:
+        """The covariances of the elements of each vector that has them, by its name and
+        two places."""
+        found = {}
+        for left, right, _ in self.chances.covariances:
+            name = left.references[id(left.tree)].name
+            matrix = np.array(self.calculus.value_of(right, {}), dtype=object)
+            for place in np.ndindex(*matrix.shape):
+                matrix[place] = self.calculus.expand(sympy.sympify(matrix[place]))
+            if (matrix != matrix.T).any():
+                written = right.part.text
+                raise Unreadable(
+                    f"covariances are symmetric: say constant {written}, and assume "
+                    rf"{written} = {written}^\top"
+                )
+            found |= {
+                (name, place): matrix[place] for place in np.ndindex(*matrix.shape)
+            }
+        return found
 
     def _facts(self, kind: str) -> dict[sympy.Symbol, sympy.Expr]:
         """Return the declared mean or variance of each element that has one."""
