@@ -327,7 +327,7 @@ FILES = {
     "tests/verify/conftest.py": "",
     "tests/verify/test_a.py": "import shared\nfrom small import used\n",
     "tests/cost/test_b.py": "from small import loaded\nfrom small.deep import name\n",
-    "tests/ptx/test_c.py": "import subprocess\nfolder = __file__\n",
+    "tests/ptx/test_c.py": "import subprocess\nfolders = 'chapters', 'assets/more', 'benchmarks'\n",
 }
 A, B, C = "test_a.py", "test_b.py", "test_c.py"
 

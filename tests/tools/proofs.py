@@ -287,9 +287,10 @@ def tests_used(path: Path) -> frozenset[Path]:
 
 @functools.cache
 def parsed(file: Path) -> list[ast.AST]:
-    """Return the nodes of a file that import, and those that name something."""
+    """Return the nodes of a file that import, and its strings."""
     nodes = ast.walk(ast.parse(file.read_text(encoding="utf-8")))
-    return [node for node in nodes if isinstance(node, (ast.Import, ast.ImportFrom, ast.Name))]
+    kinds = (ast.Import, ast.ImportFrom)
+    return [n for n in nodes if isinstance(n, kinds) or isinstance(getattr(n, "value", None), str)]
 
 
 @functools.cache
@@ -299,7 +300,7 @@ def _imported_tests(file: Path) -> list[Path]:
 
 def _meant(node: ast.AST, file: Path) -> list[Path]:
     """Return the files that an import of tests, or of their tools, may mean."""
-    if isinstance(node, ast.Name):
+    if not isinstance(node, (ast.Import, ast.ImportFrom)):
         return []
     names = [alias.name for alias in node.names]
     if isinstance(node, ast.Import) or not (node.level or (node.module or "").startswith("tests")):

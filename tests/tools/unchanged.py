@@ -38,7 +38,7 @@ LOADED_BY_NAME = {
     "backpass.torch_door.operators": "backpass.flop_counter",
 }
 SETTINGS = "constraints.txt pyproject.toml tests/conftest.py".split()
-# What is read by its path: by the package, and by the tests that name a path or belong to the site.
+# What is read by its path: by the package, and by tests that name it, or that belong to the site.
 OF_PACKAGE = "assets/records assets/text.txt benchmarks/results".split()
 READ = (
     "_config.yml _static _templates _toc.yml assets benchmarks chapters ext intro.md references.bib".split()
@@ -86,8 +86,8 @@ def described(path: Path) -> tuple[str, str]:
     of_site = path.parent.name == "book"
     if of_site:
         names |= {*proofs.PACKAGES}
-    reads = of_site or any(map(_reads_files, files))
-    places = [*SETTINGS, *OF_PACKAGE, *(READ if reads else ())]
+    read = READ if of_site else {name for file in files for name in _named_places(file)}
+    places = [*SETTINGS, *OF_PACKAGE, *read]
     data = [file for name in places for file in _below(name)]
     data += [
         file for name in ("src", f"tests/{path.parent.name}") for file in _below(name) if file.suffix != ".py"
@@ -112,7 +112,7 @@ def _package(file: Path) -> frozenset[str]:
 
 
 def _imported(node: ast.AST) -> Iterator[str]:
-    if isinstance(node, ast.Name):
+    if not isinstance(node, (ast.Import, ast.ImportFrom)):
         return
     names = [alias.name for alias in node.names]
     if isinstance(node, ast.Import):
@@ -152,8 +152,11 @@ def _imported_by(name: str) -> set[str]:
     return proofs.graph().find_upstream_modules(name)
 
 
-def _reads_files(file: Path) -> bool:
-    return any(isinstance(node, ast.Name) and node.id in ("BOOK", "__file__") for node in proofs.parsed(file))
+@functools.cache
+def _named_places(file: Path) -> frozenset[str]:
+    """Return what a file of tests names in a string, such as "chapters" or "chapters/operations"."""
+    named = (node.value for node in proofs.parsed(file) if isinstance(node, ast.Constant))
+    return frozenset(name for one in named for name in READ if one.partition("/")[0] == name)
 
 
 @functools.cache

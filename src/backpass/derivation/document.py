@@ -56,9 +56,10 @@ def read_document(
 ) -> Document:
     """Find the displays, headings and definitions of a text.
 
-    `preamble` is a text whose macros also apply here. With the `path` of a LaTeX text,
-    the files that it includes are read too. Raises `ValueError` for a notebook that
-    cannot be read, and for a file that is included and missing.
+    `preamble` is a text, such as the definitions, whose macros and starred names also
+    apply here. With the `path` of a LaTeX text, the files that it includes are read
+    too. Raises `ValueError` for a notebook that cannot be read, and for a file that is
+    included and missing.
     """
     pieces: tuple[Piece, ...] = ()
     if form == "latex" and path is not None:
