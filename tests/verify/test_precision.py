@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 import torch.nn.functional as F  # noqa: E402
 
 from backpass import ops  # noqa: E402
-from backpass.ops import attention, gelu, layer_norm, rms_norm, softmax, swiglu  # noqa: E402
+from backpass.ops import attention, gelu, layer_norm, relu, rms_norm, softmax, swiglu  # noqa: E402
 from backpass.verify import cases, check  # noqa: E402
 from backpass.verify.convert import to_torch  # noqa: E402
 
@@ -311,6 +311,15 @@ class TestRight:
                 report = judged(SimpleNamespace(forward=forward, backward=backward), x)
                 assert report.passed == (factor == 1), report
                 assert rows_failed(report) == (set() if factor == 1 else {"dx"})
+
+
+@pytest.mark.filterwarnings("error:.*encountered:RuntimeWarning")
+@pytest.mark.parametrize("factor", [1, 2])
+def test_an_exact_operation_has_no_bound_and_no_warning(factor):
+    """Of ReLU nothing is rounded, so the bound of each element is 0."""
+    wrong = ours(relu, backward=lambda dy, saved: factor * relu.backward(dy, saved))
+    report = judged(wrong, normal(3, 5))
+    assert report.passed is (factor == 1)
 
 
 class Distances(torch.autograd.Function):

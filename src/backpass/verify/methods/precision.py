@@ -549,9 +549,13 @@ def _judged(
         judge = replace(judge, tolerance=0.0 if judge.declared_zero else seen)
     row = judge.row(got if failed else right, reference)
     if row.verdict in (PASSED, FAILED) and np.isfinite(row.error or 0.0):
-        natural = 0.0 if judge.key == "y" else judge.case.scales[judge.key]
-        sizes = np.maximum(np.maximum(size, natural), most * (bound / bound.max()))
-        relative = float((error / sizes)[share > 1].max(initial=worst))
+        relative = None
+        if failed:
+            natural = 0.0 if judge.key == "y" else judge.case.scales[judge.key]
+            alike = most * bound / (bound.max() or 1.0)
+            sizes = np.maximum(np.maximum(size, natural), alike)
+            with np.errstate(divide="ignore", invalid="ignore"):
+                relative = float((error / sizes)[share > 1].max(initial=worst))
         return replace(row, error=worst, tolerance=tolerance, relative=relative)
     if row.verdict == FAILED and not finite.all():
         return replace(row, how=how, tolerance=tolerance)
