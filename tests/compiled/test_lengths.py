@@ -797,4 +797,4 @@ def tanh_kernel(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
 
 def test_a_gradient_that_vanishes_far_from_0_is_measured_by_its_natural_scale():
     report = of_one(Saturating(), (3, 7), operator=lambda x: 2 * torch.sigmoid(2 * x) - 1, vary=True)
-    assert not [row for row in report.failed if row.variation == "x × 20"]
+    assert {row.verdict for row in report.rows if row.variation == "x × 20"} in ({"passed"}, {"not run"})

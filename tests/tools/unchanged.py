@@ -1,9 +1,10 @@
 """Of tests whose code has not changed since all tests passed, run a rotating part.
 
 A test of the folders and files ``PLACES`` depends on its own file, on the modules of tests and of the package that this
-file imports, on what those import, and on the installed versions; one of the site depends on the whole project. ``tests/proved.lock`` has a line for each such file: a hash
-of all that, as it was when every test passed. While it is the same, of each file's tests the part ``SHARE`` runs, drawn
-from the seed of ``proofs.py``. On a GPU, all tests run.
+file imports, on what those import, on the data that they read, and on the installed versions; one of the site depends
+on the whole project. ``tests/proved.lock`` has a line for each such file: a hash of all that, as it was when every test
+passed. While it is the same, of each file's tests the part ``SHARE`` runs, drawn from the seed of ``proofs.py``. On a
+GPU, all tests run.
 """
 
 from __future__ import annotations
