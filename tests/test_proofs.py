@@ -360,6 +360,9 @@ def project(tmp_path):
         ("constraints.txt", {A, B, C}),
         ("assets/other.txt", {C}),
         ("README.md", set()),
+        ("src/small/__pycache__/rules.made", set()),
+        ("src/.made_cache/name.txt", set()),
+        ("src/small.egg-info/SOURCES.txt", set()),
     ],
 )
 def test_of_tests_of_unchanged_code_a_part_runs(changed, whole, project):

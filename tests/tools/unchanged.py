@@ -46,6 +46,7 @@ READ = (
 )
 OWN_RECORD = "weight-"  # of the tests' own time
 STARTERS = ("cli", "subprocess")  # what starts a command, which may import anything
+MADE = re.compile(r"\..*|__pycache__|.*\.egg-info")  # folders that tools make, on each machine their own
 
 
 class Plugin:
@@ -164,8 +165,10 @@ def _named_places(file: Path) -> frozenset[str]:
 def _below(name: str) -> list[Path]:
     path = proofs.BOOK / name
     files = [path] if path.is_file() else path.rglob("*.*")
-    kept = (file for file in files if file.is_file() and file.suffix != ".pyc")
-    return sorted(file for file in kept if not file.name.startswith(OWN_RECORD))
+    kept = (file for file in files if file.is_file() and not file.name.startswith(OWN_RECORD))
+    return sorted(
+        file for file in kept if not any(map(MADE.fullmatch, file.relative_to(proofs.BOOK).parts[:-1]))
+    )
 
 
 @functools.cache
