@@ -86,7 +86,8 @@ def store(threads: Threads, instruction: Instruction, chosen: np.ndarray) -> Non
         if threads.registers.seed:
             threads.doubtful.append(data[~np.all(defined, axis=1)].tobytes())
             defined = np.ones_like(defined)
-        check_defined(np.all(defined, axis=1), "stores an uninitialised value", who)
+        what = f"stores an uninitialised value{threads.memory.unwritten()}"
+        check_defined(np.all(defined, axis=1), what, who)
         threads.memory.store(addresses, data, defined, who)
 
 
@@ -121,7 +122,7 @@ def atomic(threads: Threads, instruction: Instruction, chosen: np.ndarray) -> No
     who, addresses = threads.who(chosen), threads.addresses(target, chosen)
     who = who._replace(swaps=target in threads.program.swapped)
     for value in values:
-        what = "passes an uninitialised value to an atomic instruction"
+        what = f"passes an uninitialised value to an atomic instruction{threads.memory.unwritten()}"
         if own.operation == "cas" and np.isin(value.defined[chosen], HALVES).any():
             what += OF_NEIGHBOUR
         threads.check(value, chosen, what)

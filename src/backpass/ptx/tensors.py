@@ -14,7 +14,7 @@ import numpy as np
 from backpass.ptx.accesses import BLOCK, Last
 from backpass.ptx.arrays import zeros
 from backpass.ptx.atomics import Atomic
-from backpass.ptx.faults import HalfWord, Order, OutOfBounds, TooEarly
+from backpass.ptx.faults import HalfWord, Order, OutOfBounds, Place, TooEarly
 from backpass.ptx.memory import Memory, check_aligned, size_of
 from backpass.ptx.races import Who
 from backpass.ptx.released import Released, Seen, with_later
@@ -32,6 +32,7 @@ class Buffer(Memory):
     """Global memory of one tensor. It also checks the order of blocks."""
 
     copied: np.ndarray | None = None  # the block that is copying each byte, plus 1
+    unwritten: Place | None = None  # the last load of bytes that nothing has written
 
     def __init__(
         self, name: str, start: int, content: np.ndarray, known: np.ndarray | None
@@ -66,6 +67,8 @@ class Buffer(Memory):
         found = super().load(at, who)
         self.reads.several[at] = read
         self.changed[at] &= read
+        if self.known is not None and not self.known[at].all():
+            self.unwritten = who.place
         return found
 
     def store(
@@ -176,6 +179,15 @@ class Global:
     def changes(self) -> int:
         """How many instructions have changed the bytes of a buffer."""
         return sum(buffer.changes for buffer in self.buffers)
+
+    def unwritten(self) -> str:
+        """Return where a kernel has loaded bytes that nothing has written, for a
+        message; "" if it has not."""
+        return "".join(
+            f"; bytes of {x.name} that nothing has written were loaded at {x.unwritten}"
+            for x in self.buffers
+            if x.unwritten is not None
+        )
 
     def begin(self) -> None:
         """Start what ``undo`` restores: the run of a block."""
