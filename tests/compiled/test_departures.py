@@ -10,7 +10,7 @@ from backpass import kernels
 from backpass.kernels import compiled, load
 from backpass.ptx.shadow import Shadow
 from backpass.verify import check
-from backpass.verify.departures import AGREES, TO_EIGHT_BITS
+from backpass.verify.departures import AGREES, AS_WRONG, TO_EIGHT_BITS
 
 FIRST = "the first instruction that departs from float64 is "
 
@@ -36,6 +36,8 @@ def rows_kernel(x_ptr, y_ptr, n, FAULT: tl.constexpr, BLOCK: tl.constexpr):
         y = x.to(tl.bfloat16).to(tl.float32)
     elif FAULT == "formula":
         y = tl.cos(3.0 * x)
+    elif FAULT == "formula beside rounding":
+        y = 1.008 * ((x + 131072.0) - 131072.0)
     else:
         y = x
     tl.store(y_ptr + row * n + column, y, mask=mask)
@@ -120,6 +122,8 @@ def test_the_line_that_departs_is_named(build, fault, x, line):
 def test_no_line_is_named_if_rounding_is_not_the_cause():
     (reason,) = found(Rows, "formula", drawn(3, 37))
     assert FIRST not in reason and AGREES in reason, reason
+    (reason,) = found(Rows, "formula beside rounding", drawn(3, 37))
+    assert FIRST not in reason and AS_WRONG in reason, reason
 
 
 @pytest.mark.parametrize(("build", "fault"), [(Rows, ""), (Product, "ieee")])

@@ -225,7 +225,9 @@ def test_values_that_nobody_wrote():
         run(STORE)
     with pytest.raises(ptx.Undefined, match=r"uses an uninitialised predicate \(%p2\)"):
         run("@%p2 bra $L; $L:")
-    loaded = r"stores an uninitialised value; bytes of x that nothing has written were loaded at kernel\.py:10"
+    loaded = (
+        r"stores an uninitialised value; bytes of x that nothing has written were loaded at kernel\.py:10"
+    )
     with pytest.raises(ptx.Undefined, match=loaded):
         run(LOAD + STORE, defined=False)
     # selp does not use the operand that it does not select.

@@ -65,13 +65,9 @@ def with_units(
     """Return the rows of kernels, given what they returned with the errors that PTX
     allows their units, and what with units that round to the nearest. A row that the
     second result does not explain is that ``before``."""
-    suspects = {**case.found.suspects}
     changes = _changes(case, given, exact)
-    passed = {
-        row.quantity: row for row in compared(case, exact) if row.verdict == PASSED
-    }
-    case.found.suspects.clear()
-    case.found.suspects.update(suspects)
+    again = compared(case.with_own_suspects(), exact)
+    passed = {row.quantity: row for row in again if row.verdict == PASSED}
     rows = []
     for row in before:
         own, change = passed.get(row.quantity), changes.get(row.quantity, np.inf)
@@ -95,11 +91,12 @@ def _is_slight(row: Row) -> bool:
 def _changes(case: Case, given: Any, exact: Any) -> dict[str, float]:
     """Return the largest change of an element of each quantity, relative to the largest
     element."""
-    before, after = (_by_quantity(case, done) for done in (given, exact))
+    before, after = (by_quantity(case, done) for done in (given, exact))
     return {name: _change(before[name], own) for name, own in after.items()}
 
 
-def _by_quantity(case: Case, done: Any) -> dict[str, np.ndarray | None]:
+def by_quantity(case: Case, done: Any) -> dict[str, np.ndarray | None]:
+    """Return y and the gradients of an execution."""
     gradients = case.slots.by_input(done.gradients)
     named = {case.subject.quantity(at): gradients[at] for at in case.differentiable}
     return {"y": to_numpy(done.y), **named}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
@@ -366,6 +367,13 @@ class Case:
             found=Findings(precisions=coarse),
             **changes,
         )
+
+    def with_own_suspects(self) -> Case:
+        """Return the case for a comparison whose suspects are not those of the check,
+        with all that is computed already."""
+        own = copy(self)
+        object.__setattr__(own, "found", replace(self.found, suspects={}))
+        return own
 
     def changed(self, change: Callable[[np.ndarray], np.ndarray]) -> Inputs:
         """Return the inputs with ``change`` applied to the differentiable ones, which

@@ -1,8 +1,9 @@
 """Name the line at which a wrong kernel loses its digits.
 
 The kernels of a check that failed are executed once more, with numbers in float64
-beside those of the kernels. The first instruction that departs from them far enough to
-explain the error is named; if none does, the error is not one of rounding.
+beside those of the kernels, from operands that were never rounded. If these numbers are
+right, the first instruction that departs from them far enough to explain the error is
+named. If none departs, or if they are as wrong, the error is not one of rounding.
 """
 
 from __future__ import annotations
@@ -11,16 +12,20 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from backpass import ptx
 from backpass.ptx.shadow import Shadow, TooLong
-from backpass.verify.allowed import DECLARE
+from backpass.verify.allowed import DECLARE, by_quantity
 from backpass.verify.case import Case
+from backpass.verify.comparison import largest_error
 from backpass.verify.convert import EPSILON
 from backpass.verify.diagnosis import NOTHING_FOUND
-from backpass.verify.findings import Suspect
+from backpass.verify.findings import Suspect, Wrong
 from backpass.verify.report import FAILED, Row
+from backpass.verify.unrounded import without_rounding
 
 SECONDS = 4.0  # of CPU time; an execution that takes longer names nothing
 SHARE = 0.25  # of the error: what an instruction that explains it departs by
@@ -28,12 +33,25 @@ AGREES = (
     "every instruction of the kernels agrees with float64 up to rounding: look for a "
     "wrong formula, index, or mask"
 )
+AS_WRONG = (
+    "without rounding, the same instructions are as wrong: look for a wrong formula, "
+    "index, or mask"
+)
+REMAINS = 0.5  # of the error: what rounding does not explain
 FIRST = "the first instruction that departs from float64 is "
 TO_EIGHT_BITS = (
     "converts to 8-bit numbers, and one that is rounded differently becomes its "
     "neighbour: compare the conversions; every other instruction agrees with float64 up "
     "to rounding"
 )
+
+
+class Departed(NamedTuple):
+    """The line that departs from float64, "" if none does, or None if it is not known;
+    and y and the gradients without rounding."""
+
+    line: str | None
+    exact: dict[str, np.ndarray | None]
 
 
 def named(rows: Sequence[Row], case: Case, again: Callable[[Shadow], Any]) -> list[Row]:
@@ -43,13 +61,28 @@ def named(rows: Sequence[Row], case: Case, again: Callable[[Shadow], Any]) -> li
         return [*rows]
 
     @cache
-    def departed(limit: float, overflows: bool) -> str | None:
-        return _departed(again, limit, overflows)
+    def departed(limit: float, overflows: bool) -> Departed:
+        shadow = Shadow(limit, overflows, SECONDS)
+        try:
+            done = again(shadow)
+        except TooLong:
+            return Departed(None, {})
+        exact = by_quantity(case, without_rounding(done, shadow))
+        return Departed(_departed(done, shadow), exact)
 
-    def said(error: float) -> str | None:
+    def said(error: float, wrong: Wrong | None, quantity: str) -> str | None:
         if not math.isfinite(error):
-            return departed(SHARE, True)
-        return departed(max(2 * EPSILON[case.dtype], SHARE * min(error, 1.0)), False)
+            return departed(SHARE, True).line
+        if wrong is not None:
+            error = largest_error(wrong.got, wrong.reference)
+        limit = max(2 * EPSILON[case.dtype], SHARE * min(error, 1.0))
+        line, exact = departed(limit, False)
+        own = exact.get(quantity)
+        if line == "" or wrong is None or own is None or own.shape != wrong.got.shape:
+            return line
+        remains = largest_error(own, wrong.reference)
+        # Where the numbers beside are not known, they are those of the execution.
+        return AS_WRONG if REMAINS * error < remains != error else line
 
     return [_with_line(row, case, said) for row in rows]
 
@@ -77,20 +110,21 @@ def _told(known: Suspect, cause: str) -> Suspect:
     return replace(known, diagnose=diagnose)
 
 
-def _with_line(row: Row, case: Case, said: Callable[[float], str | None]) -> Row:
+def _with_line(row: Row, case: Case, said: Callable[..., str | None]) -> Row:
     if row.verdict != FAILED or not row.quantity or row.error is None:
         return row
     error, key = row.error, (row.method, row.quantity)
     known = case.found.suspects.get(key)
     if known is None:
-        line = said(error) if not math.isfinite(error) else None
+        line = said(error, None, row.quantity) if not math.isfinite(error) else None
         return replace(row, reason=f"{row.reason}; {line}") if line else row
     if not math.isfinite(error):  # the shapes differ
         return row
 
     def diagnose(seconds: float) -> str:
         found = known.diagnose(seconds)
-        line = said(error)
+        wrong = known.arrays() if known.arrays else None
+        line = said(error, wrong, row.quantity)
         unknown = NOTHING_FOUND in found
         if line is None or not (unknown or line.startswith(FIRST)):
             return found
@@ -100,21 +134,14 @@ def _with_line(row: Row, case: Case, said: Callable[[float], str | None]) -> Row
     return row
 
 
-def _departed(
-    again: Callable[[Shadow], Any], limit: float, overflows: bool
-) -> str | None:
-    """Return the line that departs by more than a limit, and None if it is not known.
-    If none does, return one that converts to 8 bits, or ""."""
-    shadow = Shadow(limit, overflows, SECONDS)
-    try:
-        done = again(shadow)
-    except TooLong:
-        return None
+def _departed(done: Any, shadow: Shadow) -> str | None:
+    """Return the line that departs by more than the shadow's limit, and None if it is
+    not known. If none does, return one that converts to 8 bits, or ""."""
     first = shadow.first
     if first is None:
         return _to_eight_bits(run.text for run in done.verdict.runs)
-    reaches = shadow.stored > limit
-    if overflows and math.isfinite(shadow.stored):
+    reaches = shadow.stored > shadow.limit
+    if shadow.overflows and math.isfinite(shadow.stored):
         # An operation on bits may have hidden where it comes from.
         reaches = not math.isfinite(first.got) and not done.verdict.unwritten
     if not reaches:

@@ -16,14 +16,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
-from backpass.ptx.beside import CODES, SIZES
 from backpass.ptx.shadow import Shadow, TooLong
-from backpass.ptx.tensors import address_of
 from backpass.verify.case import Case
-from backpass.verify.convert import EPSILON, is_torch, to_numpy
+from backpass.verify.convert import EPSILON
 from backpass.verify.report import FAILED, PASSED, Row
+from backpass.verify.unrounded import without_rounding
 
 ROUNDED = 0.5  # units in the last place of the largest element: one rounding
 FORMULA = 2  # such units: what a polynomial in place of a function is off by
@@ -52,10 +49,10 @@ def with_lost(
 ) -> list[Row]:
     """Return the rows of kernels. One that failed by little passes if the numbers
     beside those of the kernels are right; ``again`` executes them with a shadow."""
-    suspects = {**case.found.suspects}
+    apart = case.with_own_suspects()
 
     def right(done: Any, units: float) -> set[str]:
-        rows = compared(case, done, units * UNIT)
+        rows = compared(apart, done, units * UNIT)
         return {row.quantity for row in rows if row.verdict == PASSED}
 
     rounded, lost = right(done, ROUNDED), right(done, LOST)
@@ -67,10 +64,7 @@ def with_lost(
         except TooLong:
             lost = rounded
         else:
-            y, gradients = (_each(of, shadow) for of in (found.y, found.gradients))
-            lost &= right(found._replace(y=y, gradients=gradients), FORMULA)
-    case.found.suspects.clear()
-    case.found.suspects.update(suspects)
+            lost &= right(without_rounding(found, shadow), FORMULA)
     rows = []
     for row in before:
         if row.verdict == FAILED and row.quantity in rounded | lost:
@@ -89,34 +83,3 @@ def _as_lost(row: Row, rounded: bool) -> Row:
     if not rounded:
         note += ", and the same instructions without rounding are right"
     return replace(row, verdict=PASSED, tolerance=most * UNIT, reason="", note=note)
-
-
-def _each(value: Any, shadow: Shadow) -> Any:
-    """Return what is beside each tensor of what forward or backward returned."""
-    if isinstance(value, dict):
-        return {name: _each(of, shadow) for name, of in value.items()}
-    if isinstance(value, (tuple, list)):
-        return tuple(_each(of, shadow) for of in value)
-    return _beside(value, shadow) if is_torch(value) else value
-
-
-def _beside(tensor: Any, shadow: Shadow) -> Any:
-    """Return the float64 numbers beside a tensor of float32 that a launch has written;
-    the tensor itself where they are not known."""
-    import torch
-
-    if tensor.dtype != torch.float32 or not tensor.is_contiguous():
-        return tensor
-    executed = tensor.detach().view(torch.uint8).numpy().ravel()
-    start, size = address_of(executed), executed.size
-    for (address, n), (space, content) in shadow.spaces.items():
-        at = start - address
-        if not 0 <= at <= n - size:
-            continue
-        if not np.array_equal(content[at : at + size], executed):
-            return tensor  # changed since
-        slots = at // 2 + SIZES["f32"] * np.arange(tensor.numel())
-        known = space.codes[slots] == CODES["f32"]
-        numbers = np.where(known, space.values[slots], to_numpy(tensor).ravel())
-        return torch.from_numpy(numbers.reshape(tuple(tensor.shape)))
-    return tensor

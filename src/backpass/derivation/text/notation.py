@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from backpass.derivation.language.brackets import outside
 from backpass.derivation.language.parse import Unreadable
+from backpass.derivation.text.greek import LOWER
 from backpass.derivation.text.passages import Text
 
 _TOKEN = re.compile(
@@ -55,8 +56,7 @@ _BRACKETS_ROUND = ((r"\left( ", 0), (r" \right)", -1))
 _OPENS = re.compile(r"[(\[]|\\(?:left|[bB]igg?l?|\{)")
 # A name before a bracket would print like a function; d is a differential.
 _FACTOR_BEFORE = re.compile(
-    r"(?:(?<![a-zA-Z\\])[a-ce-zA-Z]|\\(?:alpha|beta|gamma|delta|epsilon|varepsilon|zeta|eta|theta|kappa"
-    r"|lambda|mu|nu|xi|rho|sigma|tau|phi|varphi|chi|psi|omega))\s*\Z"
+    rf"(?:(?<![a-zA-Z\\])[a-ce-zA-Z]|\\(?!pi(?![a-z]))(?:{LOWER}))\s*\Z"
 )
 
 _IN_BRACKETS = re.compile(r"\\left\( (.*) \\right\)", re.S)

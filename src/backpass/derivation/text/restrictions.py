@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from backpass.derivation.text.contents import Document, Heading
 from backpass.derivation.text.displays import Display
+from backpass.derivation.text.greek import LOWER
 from backpass.derivation.text.imposed import (
     CONCLUDES,
     ZERO,
@@ -33,8 +34,7 @@ _NAME = re.compile(
     r"(?:\s*_\s*(?:(?P<one>\w)|\{(?P<more>(?:[^{}]|\{[^{}]*\})*)\}))?"
 )
 _GREEK = re.compile(
-    r"\\(?:(?:var)?(?:alpha|beta|gamma|delta|epsilon|zeta|eta|theta|iota|kappa|lambda|mu|nu"
-    r"|xi|pi|rho|sigma|tau|upsilon|phi|chi|psi|omega)|Gamma|Delta|Theta|Lambda|Xi|Pi|Sigma"
+    rf"\\(?:(?:var)?(?:{LOWER})|Gamma|Delta|Theta|Lambda|Xi|Pi|Sigma"
     r"|Upsilon|Phi|Psi|Omega|ell)"
 )
 _STAR = r"\^\s*(?:\\star|\\ast|\*|\{\s*(?:\\star|\\ast|\*)\s*\})"

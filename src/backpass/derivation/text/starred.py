@@ -10,10 +10,11 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 
+from backpass.derivation.text.greek import LOWER
 from backpass.derivation.text.marks import is_bound
 from backpass.derivation.text.passages import Text
 
-_GREEK = r"\\(?:alpha|beta|gamma|delta|epsilon|varepsilon|zeta|eta|theta|kappa|lambda|mu|nu|xi|pi|rho|sigma|tau|phi|varphi|chi|psi|omega)(?![a-zA-Z])"
+_GREEK = rf"\\(?:{LOWER})(?![a-zA-Z])"
 _BASE = (
     rf"(?:\\(?:mathbf|boldsymbol|hat|tilde)\s*\{{\s*(?:[a-zA-Z]|{_GREEK})\s*\}}"
     rf"|{_GREEK}|(?<![a-zA-Z\\])[a-zA-Z])"

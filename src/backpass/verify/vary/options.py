@@ -70,14 +70,18 @@ def _words(case: Case, name: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(word for of in sources for word in words_of(of, name)))
 
 
+def _other(case: Case, name: str, value: object) -> object:
+    """Return a value of an option that is not the one given, or None if no other is
+    known."""
+    words = _words(case, name) if isinstance(value, str) else ()
+    return next(_once(value, itertools.chain(words, other_values(value))), None)
+
+
 def untried(case: Case) -> Iterator[tuple[str, str]]:
     """Yield what no variation can try, and why: other words than an option's own, if
     forward's source shows none, and inputs and options that were not given."""
     for name, value in case.subject.all_options.items():
-        if not isinstance(value, str):
-            continue
-        seen = {*_words(case, name)} - {value}
-        if not seen and not [*other_values(value)]:
+        if isinstance(value, str) and _other(case, name, value) is None:
             yield f"{name} other than {value!r}", UNKNOWN
     given = [at for at, value in enumerate(case.inputs) if value is not None]
     inputs = case.subject.input_names
@@ -108,10 +112,7 @@ def not_of_operator(case: Case) -> Iterator[tuple[str, str]]:
     if case.operator is None or (case.subject.shapes and case.subject.shapes.options):
         return
     for name, value in case.subject.all_options.items():
-        words = [word for word in _words(case, name) if word != value]
-        known = words if isinstance(value, str) else []
-        other = next(_once(value, iter([*known, *other_values(value)])), None)
-        what = f"{name} other than {value!r}"
+        other, what = _other(case, name, value), f"{name} other than {value!r}"
         if other is None and isinstance(value, str):
             yield what, UNKNOWN
         elif other is not None and not _with_option(case.operator, name, value, other):
