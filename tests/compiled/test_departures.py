@@ -56,7 +56,7 @@ class Rows:
 
     def forward(self, x):
         y = torch.empty_like(x)
-        m, n = x.shape
+        m, n = x.shape or (1, 1)
         rows_kernel[(m,)](x.contiguous(), y, n, FAULT=self.fault, BLOCK=triton.next_power_of_2(n))
         return y, x
 
@@ -124,6 +124,11 @@ def test_no_line_is_named_if_rounding_is_not_the_cause():
     assert FIRST not in reason and AGREES in reason, reason
     (reason,) = found(Rows, "formula beside rounding", drawn(3, 37))
     assert FIRST not in reason and AS_WRONG in reason, reason
+
+
+def test_the_line_is_named_for_a_result_without_axes():
+    (reason,) = found(Rows, "cast", drawn(1, 1)[0, 0])
+    assert "y = x.to(tl.bfloat16)" in reason, reason
 
 
 @pytest.mark.parametrize(("build", "fault"), [(Rows, ""), (Product, "ieee")])

@@ -37,7 +37,7 @@ def _beside(tensor: Any, shadow: Shadow) -> Any:
     type = TYPES.get(str(tensor.dtype).removeprefix("torch."))
     if type is None or not tensor.is_contiguous():
         return tensor
-    executed = tensor.detach().view(torch.uint8).numpy().ravel()
+    executed = tensor.detach().reshape(-1).view(torch.uint8).numpy()
     start, size = address_of(executed), executed.size
     for (address, n), (space, content) in shadow.spaces.items():
         at = start - address
