@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from backpass.derivation.text.barred import with_means
 from backpass.derivation.text.contents import Comment, Document, Heading, Item
 from backpass.derivation.text.displays import (
     ENVIRONMENTS,
@@ -73,7 +74,8 @@ def read_document(
     expander.grouped = form == "latex"
     expander.faults.clear()
     plain = _without_code(source, scanner)
-    text = with_starred(_usual(Text(*expander.expand(plain))), preamble)
+    text = _usual(Text(*expander.expand(plain)))
+    text = with_means(with_starred(text, preamble), preamble)
     items = _continued(_items(text, len(source), scanner), source)
     shown = tuple(in_sentences(items, source))
     found = tuple(unseen(source, plain, form))
@@ -82,7 +84,8 @@ def read_document(
 
 def directives(source: str) -> tuple[Text, ...]:
     """Return the definitions in a text of definitions, with its macros expanded."""
-    return _directives(with_starred(_usual(Text(*Expander().expand(source)))))
+    text = _usual(Text(*Expander().expand(source)))
+    return _directives(with_means(with_starred(text)))
 
 
 def _directives(text: Text) -> tuple[Text, ...]:

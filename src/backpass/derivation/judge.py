@@ -58,6 +58,7 @@ from backpass.derivation.text.pairs import (
     without_pairs,
 )
 from backpass.derivation.text.passages import Text
+from backpass.derivation.text.printed import as_printed
 from backpass.derivation.text.readings import implied_sum
 from backpass.derivation.text.refusal import refusal
 from backpass.derivation.text.relations import assigns, declares, imposes
@@ -99,7 +100,7 @@ def judge(
 
     Raises `Unreadable` for `definitions` that cannot be read.
     """
-    return _judge(document, definitions, progress, seconds, infer)[0]
+    return as_printed(_judge(document, definitions, progress, seconds, infer)[0])
 
 
 def suggest(
@@ -115,7 +116,7 @@ def suggest(
         whole = f"{definitions}\n{more}"
         return _judge(document, whole, progress, seconds, True)[0]
 
-    return verdicts, suggestion_of(sight, document, verdicts, again)
+    return as_printed((verdicts, suggestion_of(sight, document, verdicts, again)))
 
 
 def _judge(
@@ -154,6 +155,8 @@ def _judge(
             found, below = with_definitions_below(known, item, following, judge_one)
             verdicts += found
             known.condition = None
+            if found and all(one.kind == "equal" for one in found):
+                known.imposed.holds()
     for notation, verdict in _on_idle_notations(known):
         verdicts = with_stale(verdicts, notation, verdict.line)
         after = [at for at, one in enumerate(verdicts) if one.line > verdict.line]

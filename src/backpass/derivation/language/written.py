@@ -9,6 +9,12 @@ from lark import Token, Tree
 
 from backpass.derivation.language.parse import tokens_of
 
+_SAME_ACCENT = {
+    r"\overline": r"\bar",
+    r"\widehat": r"\hat",
+    r"\widetilde": r"\tilde",
+}
+
 
 def canonical(node: Tree | Token) -> str:
     """Return a name as this package writes it: \\bar{x} for \\bar x, \\mathbf{1} for
@@ -23,7 +29,7 @@ def canonical(node: Tree | Token) -> str:
         return text
     if node.data == "accented":
         accent = str(node.children[0])
-        accent = {r"\overline": r"\bar", r"\widehat": r"\hat"}.get(accent, accent)
+        accent = _SAME_ACCENT.get(accent, accent)
         return f"{accent}{{{canonical(node.children[1])}}}"
     if node.data in ("power_of_letter", "power_of_name", "power"):
         base, exponent = node.children

@@ -25,7 +25,7 @@ _ARGUMENTS = dict.fromkeys(
 ) | dict.fromkeys(
     (
         "sqrt", "bar", "overline", "dot", "ddot", "hat", "widehat", "tilde", "widetilde",
-        "vec", "underline", "underbrace", "overbrace", "boxed", "mathrel", "mathbin",
+        "check", "breve", "mean", "vec", "underline", "underbrace", "overbrace", "boxed", "mathrel", "mathbin",
         "mathop", "substack",
     ),
     1,

@@ -32,7 +32,7 @@ _MINUS_BEFORE = re.compile(rf"-{_SPACES}\Z")
 _TERM_AFTER = re.compile(rf"{_SPACES}(?:[=+\-)\]}},]|\\(?:right|in)(?![a-z])|\\\}})")
 # Commands and signs that bind to the symbol next to them.
 _BOUND_BEFORE = re.compile(
-    r"(?:[\^_/]|\\(?:[dt]?frac|sqrt|bar|overline|dot|hat|widehat|tilde|vec|underline"
+    r"(?:[\^_/]|\\(?:[dt]?frac|sqrt|bar|overline|dot|hat|widehat|tilde|widetilde|check|breve|mean|vec|underline"
     r"|math[a-z]+|boldsymbol|bm|text[a-z]*|operatorname(?:\s*\{[a-z]*\})?"
     r"|exp|log|ln|tanh|sin|cos))(?:\s*\^\s*[0-9])?\s*\Z"
 )

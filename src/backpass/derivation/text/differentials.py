@@ -13,7 +13,7 @@ from backpass.derivation.text.passages import Text
 _LETTER = (
     r"(?:\\(?:mathbf|boldsymbol|mathcal)\s*\{\s*[a-zA-Z]\s*\}|\\[a-zA-Z]+|[a-zA-Z])"
 )
-_NAME = rf"(?:\\(?:hat|tilde|widehat)\s*(?:\{{\s*{_LETTER}\s*\}}|[a-zA-Z](?![a-zA-Z]))|{_LETTER})"
+_NAME = rf"(?:\\(?:hat|tilde|widehat|mean)\s*(?:\{{\s*{_LETTER}\s*\}}|[a-zA-Z](?![a-zA-Z]))|{_LETTER})"
 _DIFFERENTIAL = re.compile(
     r"(?:(?<![a-zA-Z\\])d(?![a-zA-Z]*\{)|\\(?:mathrm|text|operatorname)\s*\{\s*d\s*\})"
     rf"\s*(?:\\,\s*)?({_NAME})(\s*_\s*(?:[0-9a-zA-Z]|\{{[^{{}}]*\}})|\s*\^\s*\{{\(\w\)\}})?"

@@ -154,6 +154,11 @@ class Imposed:
         self.perhaps = _MAY_IMPOSE.search(sentence) is not None
         self.here = self.by_sentence and not has_zero
 
+    def holds(self) -> None:
+        """Note that every row of the display holds everywhere: one that seemed imposed
+        before it was read is not."""
+        self.here = self.here and self.by_sentence
+
     @property
     def follows(self) -> bool:
         """Whether an equation may follow from an imposed one."""

@@ -25,7 +25,7 @@ _ENVIRONMENT = {"newenvironment", "renewenvironment"}
 _DEFINING = _NEW | _DOCUMENT | _DEF | _OTHER | _ENVIRONMENT
 # Commands that take the next token as their argument if no brace follows them.
 _TAKES_ONE = re.compile(
-    r"\\(?:[dt]?frac|sqrt|bar|overline|dot|ddot|hat|widehat|tilde|widetilde|vec|underline"
+    r"\\(?:[dt]?frac|sqrt|bar|overline|dot|ddot|hat|widehat|tilde|widetilde|check|breve|vec|underline"
     r"|math(?:bf|rm|cal|bb|sf|it|tt|frak|scr)|boldsymbol|bm|text(?:rm|bf|it|sf|tt)?"
     r"|operatorname)\s*\Z"
 )

@@ -33,7 +33,7 @@ from backpass.derivation.text.members import Equation, agree
 from backpass.derivation.text.passages import Text
 from backpass.derivation.text.readings import other_reading
 from backpass.derivation.text.single import certainty
-from backpass.derivation.text.starred import as_printed, is_starred
+from backpass.derivation.text.starred import is_starred
 from backpass.derivation.text.stated import (
     Hint,
     asked,
@@ -119,7 +119,7 @@ def _of_starred(known: Knowledge, used: set[str]) -> str:
     found = [one for one in sorted(used) if is_starred(one)]
     for name in (one for one in found if variables[one].kind != "defined"):
         return (
-            f"it holds for no other {as_printed(name)} than one that satisfies an equation, "
+            f"it holds for no other {name} than one that satisfies an equation, "
             "such as a minimiser, or an adjoint: if it is one, define it with let"
         )
     return ""

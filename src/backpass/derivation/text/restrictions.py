@@ -29,7 +29,7 @@ _WORDS = re.compile(
     r"\\(?:text[a-z]*|mbox|mathrm|operatorname|mathbb|begin|end)\s*\{[^{}]*\}"
 )
 _NAME = re.compile(
-    r"(?:\\(?:(?P<accent>(?:wide)?(?:hat|tilde)|bar|overline)|math[a-z]+|boldsymbol|bm|vec)"
+    r"(?:\\(?:(?P<accent>(?:wide)?(?:hat|tilde)|bar|overline|mean)|math[a-z]+|boldsymbol|bm|vec)"
     r"(?![a-zA-Z])\s*\{?\s*)?(?P<letter>\\[a-zA-Z]+|[a-zA-Z])\s*\}?"
     r"(?:\s*_\s*(?:(?P<one>\w)|\{(?P<more>(?:[^{}]|\{[^{}]*\})*)\}))?"
 )
@@ -51,6 +51,7 @@ _SLOPE = re.compile(
     r"\\frac\s*\{\s*(?:\\partial(?![a-zA-Z])|\\?d(?![a-z]{2})|\\mathrm\s*\{d\})(?P<of>[^{}]*)\}"
     r"|(?P<name>\\?[a-zA-Z]+)'"
 )
+_BELOW = re.compile(r"\s*\{[^{}]*\}")
 _NUMBER = re.compile(rf"[\s\d.&-]+|{ZERO.pattern}")
 _INTRODUCES = re.compile(
     r"\b(?:[wW]here|[lL]et|[dD]efin\w+|[dD]enot\w+|[cC]all(?:ed)?|[sS]uppos\w+|[aA]ssum\w+"
@@ -263,7 +264,7 @@ class Restrictions:
         numbers = [side for side in sides if _NUMBER.fullmatch(side.characters)]
         if has_derivative(one.text) and not numbers:
             slope = _SLOPE.match(one.left)
-            if slope is None or not names & names_of(slope["of"] or slope["name"]):
+            if slope is None or not names & names_of(_differentiated(slope)):
                 return ()
         reached = self._reached(sides, above)
         if any(ZERO.fullmatch(side.characters) for side in numbers):
@@ -359,3 +360,9 @@ def _left(members: Members) -> str:
 
 def _start(members: Members) -> int:
     return next((one.origins[0] for one in members if one.origins), -1)
+
+
+def _differentiated(slope: re.Match[str]) -> str:
+    """Return what a derivative is of: above the line, before a dash, or behind it."""
+    behind = _BELOW.sub("", slope.string[slope.end() :], count=1)
+    return slope["name"] or slope["of"].strip() or behind

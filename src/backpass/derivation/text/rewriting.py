@@ -311,7 +311,7 @@ _VARIATION_BY = re.compile(
 )
 # \dot{Q_m} as \dot{Q}_m.
 _ACCENT = re.compile(
-    r"\\(bar|overline|dot|hat|widehat|tilde|vec|underline)\s*"
+    r"\\(bar|overline|dot|hat|widehat|tilde|widetilde|check|breve|mean|vec|underline)\s*"
     r"\{\s*(\\?[a-zA-Z]+|\\[a-z]+\s*\{[^{}]*\})\s*(_\s*(?:\w|\{[^{}]*\}))\s*\}"
 )
 _BELOW = re.compile(  # \partial_{x_i} \mathcal{L}

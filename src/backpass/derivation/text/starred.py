@@ -69,7 +69,7 @@ def with_starred(text: Text, definitions: str = "") -> Text:
 _EDGE = re.compile(r"\$\$|\\[\[\]]|\n\s*\n")
 
 
-def as_printed(message: str) -> str:
+def with_stars(message: str) -> str:
     """Return a message with \\theta^* for \\theta_{\\text{*}}, as the text has it."""
     return _LABEL.sub(lambda found: f"_{{{found[1]}}}^*" if found[1] else "^*", message)
 

@@ -51,6 +51,9 @@ _RELATION = re.compile(
     r"=|\\(?:perp|propto|equiv)(?![a-zA-Z])|\\in(?![a-zA-Z])(?!\s*\\mathbb)|\\to(?![a-zA-Z])"
 )
 _STATED = re.compile(r"([^=<>]+?)\s*:?=\s*([^=<>]+)")
+_DEFINED = re.compile(
+    r"\s*((?:\\[a-zA-Z]+\s*)?\{?\s*\\?[a-zA-Z]+\s*\}?[^=+\-(]*?)\s*:?="
+)
 _INVERSE = re.compile(r"\^\s*\{\s*-|\\det(?![a-zA-Z])")
 _DERIVATIVE = re.compile(
     r"\\(?:partial|nabla)(?![a-zA-Z])|\\frac\s*\{\s*\\?d(?![a-z])|'"
@@ -190,6 +193,8 @@ def _said(
             named = _named(form, formulas)
             if by_clause:
                 clause = None if GENERAL.search(sentence) else CLAUSE.search(sentence)
+                if clause and clause[0].lower() in ("let", "where", "given"):
+                    named = [one for one in named if not _defines_another(form, one)]
                 if clause and named and not is_poor:
                     return " ".join(sentence[clause.start() :].split())
                 continue
@@ -210,6 +215,15 @@ def _named(form: Form, formulas: Sequence[str]) -> list[str]:
     if len(used) < len(letters) and form.kind != "eigenpair":
         return []
     return [one for one in formulas if any(letter.search(one) for letter in used)]
+
+
+def _defines_another(form: Form, formula: str) -> bool:
+    """Whether a formula gives another name a value, which says nothing of the form."""
+    defined = _DEFINED.match(formula)
+    if not defined:
+        return False
+    base = "".join(defined[1].partition("_")[0].split())
+    return base not in {name.partition("_")[0] for name in form.names}
 
 
 def _is_of_these(form: Form, formula: str) -> bool:

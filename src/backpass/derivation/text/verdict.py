@@ -8,7 +8,6 @@ from backpass.derivation.equality.check import Sizes
 from backpass.derivation.language.parse import Unreadable
 from backpass.derivation.text.contents import Document
 from backpass.derivation.text.passages import Text
-from backpass.derivation.text.starred import as_printed
 
 KINDS = (
     "equal", "refused", "ill-formed", "follows", "definition", "not readable",
@@ -86,8 +85,8 @@ def verdict_on(
     """Return the verdict on a member of an equation in a document."""
     if isinstance(message, Unreadable):
         message = document.explained(message)
-    latex = as_printed(" ".join(member.characters.split()))
-    line, message = document.line_of(member), as_printed(message)
+    latex = " ".join(member.characters.split())
+    line = document.line_of(member)
     return Verdict(kind, line, latex, against, message, basis, example)
 
 

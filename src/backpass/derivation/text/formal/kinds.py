@@ -18,12 +18,12 @@ _LETTER = (
 )
 _ARRAY = re.compile(
     rf"{_LETTER}|\\(?:mathsf|text)\{{.*\}}|\\(?:mathrm|mathit|mathtt|mathfrak)\{{{_LETTER}\}}"
-    rf"|\\(?:hat|tilde|bar|dot|ddot|check|breve|widehat|widetilde|overline)\{{{_LETTER}\}}"
+    rf"|\\(?:hat|tilde|bar|mean|dot|ddot|check|breve|widehat|widetilde|overline)\{{{_LETTER}\}}"
 )
 _VECTOR = re.compile(
     r"[a-z]|\\(?:mathbf|boldsymbol|bm|vec|pmb)\{(?:[a-z]|\\[a-z]+)\}"
     r"|\\(?:beta|theta|mu|omega|phi|delta|varepsilon|epsilon|xi)"
-    r"|\\(?:hat|tilde|bar)\{(?:[a-z]|\\(?:mathbf|boldsymbol|bm)\{(?:[a-z]|\\[a-z]+)\}|\\[a-z]+)\}"
+    r"|\\(?:hat|tilde|bar|mean)\{(?:[a-z]|\\(?:mathbf|boldsymbol|bm)\{(?:[a-z]|\\[a-z]+)\}|\\[a-z]+)\}"
 )
 _SCALAR = re.compile(
     r"[nm]|\\text\{d\}|\\(?:alpha|lambda|eta|epsilon|varepsilon|kappa|rho|tau|pi)|e|\\delta"

@@ -286,7 +286,7 @@ class Meanings:
             or value in self.computed
             or value in self.applied
             or value in self.dependent
-            or re.match(r"\\(?:hat|bar|tilde|widehat|overline|text)\b", value)
+            or re.match(r"\\(?:hat|bar|mean|tilde|widehat|overline|text)\b", value)
             or value in self.unread & self.dependent
         )
 

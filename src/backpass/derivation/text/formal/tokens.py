@@ -71,7 +71,7 @@ _END = re.compile(r"(?:[\s.,;]|\\(?:\\|blacksquare|square|qed))+\Z")
 FACES = {
     "mathbf", "boldsymbol", "bm", "mathcal", "mathbb", "mathsf", "mathit", "mathfrak",
     "hat", "bar", "tilde", "vec", "dot", "ddot", "overline", "widehat", "widetilde",
-    "underline", "check", "breve", "mathscr", "pmb", "overrightarrow", "mathring",
+    "underline", "check", "breve", "mathscr", "pmb", "overrightarrow", "mathring", "mean",
 }  # fmt: skip
 BOLD = {"mathbf", "boldsymbol", "bm", "mathit", "pmb"}
 CALLS = {

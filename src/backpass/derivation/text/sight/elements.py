@@ -14,7 +14,7 @@ from backpass.derivation.text.sight.steps import labels, steps
 from backpass.derivation.text.sight.upper import Reading, upper_indices
 
 _BOLD = re.compile(
-    r"(?:\\(?P<accent>hat|tilde|bar)\s*\{\s*)?"
+    r"(?:\\(?P<accent>hat|tilde|bar|mean)\s*\{\s*)?"
     r"\\(?P<face>mathbf|boldsymbol|vec|underline)\s*\{\s*(?P<letter>[a-zA-Z]|\\[a-z]+)\s*\}"
     r"(?(accent)\s*\})(?P<index>\s*_)?"
 )
@@ -22,7 +22,7 @@ _WORDS = re.compile(
     r"\\(?:text[a-z]*|mbox|mathrm|operatorname\*?|begin|end|mathbb|mathcal|label|tag)\s*\{[^{}]*\}"
 )
 _PLAIN = re.compile(
-    r"(?:\\(?P<accent>hat|tilde|bar)\s*(?:\{\s*(?P<below>[a-zA-Z]|\\[a-z]+)\s*\}))"
+    r"(?:\\(?P<accent>hat|tilde|bar|mean)\s*(?:\{\s*(?P<below>[a-zA-Z]|\\[a-z]+)\s*\}))"
     r"|(?P<letter>[a-zA-Z](?![a-zA-Z]*\{)|\\[a-zA-Z]+)"
 )
 _INDEX = re.compile(

@@ -73,7 +73,8 @@ def is_bold(name: str) -> bool:
     """Whether a name is a bold letter, or one with an arrow."""
     return (
         re.match(
-            r"(?:\\(?:hat|tilde|bar)\{)?\\(?:mathbf|boldsymbol|vec|underline)\{", name
+            r"(?:\\(?:hat|tilde|bar|mean)\{)?\\(?:mathbf|boldsymbol|vec|underline)\{",
+            name,
         )
         is not None
     )

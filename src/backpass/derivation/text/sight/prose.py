@@ -20,6 +20,8 @@ _INLINE = re.compile(
     re.S,
 )
 _COMMENT = re.compile(r"<!--.*?-->|(?m:^[ \t]*%.*$)|(?m:^[ \t]*\.\. derive:.*$)", re.S)
+_ASSIGNS = re.compile(r":\s*=|\\(?:coloneqq?|triangleq)(?![a-zA-Z])")
+_NO_PART = re.compile(r"\\limits(?![a-zA-Z])|[.,;]\s*\Z")  # of an equation
 _BRACED = r"\{(?:[^{}]|\{[^{}]*\})*\}"
 _REALS = r"(?:\\(?:mathbb|mathbf|mathrm|mathcal|bf|Bbb)\s*(?:\{\s*R\s*\}|R)|\\Re|\\R|ℝ)"
 MEMBER = re.compile(
@@ -113,7 +115,7 @@ def prose_of(document: Document) -> Prose:
         line = document.line(origins[match.start()])
         stated += memberships(inside, line)
         dependent.update(_heads(inside))
-        if "=" in inside:
+        if "=" in inside or _ASSIGNS.search(inside):
             before = text[max(match.start() - 400, 0) : match.start()]
             is_supposed = (
                 _SUPPOSED.search(before)
@@ -122,6 +124,8 @@ def prose_of(document: Document) -> Prose:
             )
             (supposed if is_supposed else equations).append(
                 document.expanded[slice(*match.span(match.lastgroup or 0))]
+                .replaced(_ASSIGNS, "=")
+                .replaced(_NO_PART)
             )
     for pattern in (_BEFORE, _AFTER):
         for match in pattern.finditer(text):

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-_NAME = r"(?:\\(?:bar|hat|tilde|mathbf|boldsymbol)\s*\{\s*[a-zA-Z]\s*\}|(?<![a-zA-Z\\])[a-zA-Z])"
+_NAME = r"(?:\\(?:bar|mean|hat|tilde|mathbf|boldsymbol)\s*\{\s*[a-zA-Z]\s*\}|(?<![a-zA-Z\\])[a-zA-Z])"
 _ABOVE = re.compile(
     rf"(?P<name>{_NAME})\s*\^\s*(?:\{{(?P<group>[^{{}}]*)\}}|(?P<one>\\?[a-zA-Z0-9]))"
 )
