@@ -91,3 +91,15 @@ def test_a_row_may_end_with_the_minus_sign_of_a_name():
     given = r"given x, x_k^- \in \mathbb{R}^n, A \in \mathbb{R}^{n \times n}"
     assert kinds(text, given) == ["definition", "equal"]
     assert kinds(text.replace("A x -", "A x +"), given) == ["definition", "refused"]
+
+
+@pytest.mark.parametrize("index", ["", "_i"])
+def test_an_equation_in_the_prose_restricts_a_name_that_is_defined(index):
+    space = r"\mathbb{R}^n" if index else r"\mathbb{R}"
+    given = rf"given r, q, t \in {space}, Z \in \mathbb{{R}}; let p{index} = Z q{index}"
+    line = rf"$$ p{index} r{index} = r{index}^2 t{index} $$"
+    said = rf"This is a special case, where $p{index} = r{index} t{index}$. Then the product is"
+    (asked,) = verdicts(f"{said}\n\n{line}", given)
+    assert asked.kind == "not readable" and "as the text says" in asked.message
+    assert kinds(f"{said}\n\n{line.replace('^2', '^3')}", given) == ["refused"]
+    assert kinds(f"The product is\n\n{line}", given) == ["refused"]

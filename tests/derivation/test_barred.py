@@ -17,7 +17,7 @@ JUDGED = ["equal", "equal", "refused"]
 
 
 def seen(text):
-    """The verdicts at first sight, but for the names in GIVEN."""
+    """The verdicts at first sight, with the names in GIVEN."""
     return [one.kind for one in judge(read_document(text, "markdown", GIVEN), GIVEN, infer=True)]
 
 

@@ -370,3 +370,8 @@ def test_a_derivative_of_a_declared_name_that_an_equation_may_define_is_asked_ab
     *_, last = judge(read_document(text, "markdown"), infer=True)
     assert last.kind == "not readable"
     assert last.message.startswith("Y is declared, and an equation above may define it.")
+
+
+def test_a_derivative_whose_function_stands_behind_it():
+    text = r"$$ \frac{\partial}{\partial w} E(w) = b w $$" + "\n\n" + r"$$ h = c w $$"
+    assert [one.kind for one in sight(text)] == ["not readable", "definition"]

@@ -235,3 +235,9 @@ def test_a_transpose_is_forgotten_if_a_convention_in_which_the_lines_above_fit_d
 ):
     text = rf"$$ \begin{{aligned}} {CHAIN} {line} \end{{aligned}} $$"
     assert kinds(text, LAYERS) == ["equal", expected]
+
+
+def test_a_sum_within_a_sum_over_the_same_letter_is_not_ill_formed():
+    given = r"given x, y \in \mathbb{R}^n, w \in \mathbb{R}"
+    (found,) = verdicts(r"$$ w = \sum_i x_i^2 \sum_i y_i^2 $$", given)
+    assert found.kind == "not readable" and "also used outside" in found.message

@@ -98,3 +98,14 @@ def test_what_may_follow_from_an_equation_that_may_be_imposed_is_not_refused():
     text = "We minimise the squared error:\n\n" + rows(r"2 A^\top (A x - c) &= 0", r"A^\top A x &= A^\top c")
     assert kinds(text, GIVEN) == [OTHER, OTHER]
     assert kinds(rows(r"2 A^\top (A x - c) &= 0", r"A^\top A x &= A^\top c"), GIVEN) == ["refused", "refused"]
+
+
+@pytest.mark.parametrize(
+    "zero", [r"0 = \frac{{\partial}}{{\partial w}} {}", r"\frac{{\partial}}{{\partial w}} {} = 0"]
+)
+def test_a_paragraph_may_impose_a_derivative_of_0_on_either_side(zero):
+    square, given = r"\sum_i (c_i - d_i w)^2", r"constant c, d \in \mathbb{R}^n; given w \in \mathbb{R}"
+    display = f"$$ {zero.format(square)} $$"
+    (asked,) = verdicts(f"It has a minimum where the derivative is zero. To work!\n\n{display}", given)
+    assert asked.kind == "not readable" and "is it imposed" in asked.message
+    assert kinds(f"It is a sum of squares.\n\n{display}", given) == ["refused"]

@@ -134,3 +134,18 @@ def test_declared_names_are_not_supposed_to_be_numbers(monkeypatch):
         document = read_document(text, "markdown", definitions)
         (found,) = judge(document, definitions, infer=True)
         assert (found.kind, found.inferred) == ("equal", words)
+
+
+def test_a_derivative_that_is_set_to_0_without_a_word_and_solved_below():
+    given = r"<!-- derive: given w \in \mathbb{R}; let Q = (1 - w)^3 w -->"
+    slope = r"$$ \frac{\partial}{\partial w} \log Q = 0 $$"
+    solution = "\n\n" + r"$$ 3 \frac{-1}{1 - w} + \frac{1}{w} = 0 $$" + "\n\n" + r"$$ w = \frac14 $$"
+
+    def first(text):
+        found = judge(read_document(f"{given}\n\nlog likelihood\n\n{text}", "markdown"), infer=True)
+        return found[0].kind, found[0].message
+
+    kind, message = first(slope + solution)
+    assert kind == "not readable" and "is it imposed" in message
+    for other in (slope, slope + "\n\n# Next\n" + solution, slope + solution.replace(r"\frac14", r"\frac13")):
+        assert first(other)[0] == "refused"

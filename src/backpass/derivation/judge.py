@@ -7,6 +7,7 @@ guessed: the verdict is "not readable" and says what would make the meaning cert
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -72,6 +73,7 @@ from backpass.derivation.text.sight.rounded import with_rounded
 from backpass.derivation.text.sight.suggestion import Suggestion, suggestion_of
 from backpass.derivation.text.single import AsNumbers
 from backpass.derivation.text.solutions import Solutions
+from backpass.derivation.text.solved import asked_if_solved
 from backpass.derivation.text.stale import with_stale
 from backpass.derivation.text.statements import Statement
 from backpass.derivation.text.sums import reaching_further
@@ -158,10 +160,11 @@ def _judge(
             if found and all(one.kind == "equal" for one in found):
                 known.imposed.holds()
     for notation, verdict in _on_idle_notations(known):
-        verdicts = with_stale(verdicts, notation, verdict.line)
+        until = _next_restart(document, verdict.line)
+        verdicts = with_stale(verdicts, notation, verdict.line, until, known.matched)
         after = [at for at, one in enumerate(verdicts) if one.line > verdict.line]
         verdicts.insert(after[0] if after else len(verdicts), verdict)
-    return verdicts, sight
+    return asked_if_solved(document, verdicts), sight
 
 
 def _inferred(sight: Sight, formal: Formal, statement: Statement) -> list[Verdict]:
@@ -203,6 +206,18 @@ def _on_comment(known: Knowledge, comment: Comment) -> Iterator[Verdict]:
         fault = unread(known.document, text, error)
         yield replace(fault, message=known.in_its_words(fault.message), display=-1)
     known.commented |= {*known.now.lines} - before
+
+
+def _next_restart(document: Document, line: int) -> float:
+    """Return the line of the first restart below a line; infinity if there is none."""
+    lines = (
+        document.line_of(one)
+        for item in document.items
+        if isinstance(item, Comment)
+        for one in item.directives
+        if one.characters.strip() == "restart"
+    )
+    return min((at for at in lines if at > line), default=math.inf)
 
 
 def _on_idle_notations(known: Knowledge) -> Iterator[tuple[Notation, Verdict]]:
@@ -279,20 +294,23 @@ def _on_statement(
         if verdict.kind in ("refused", "ill-formed", "follows") and doubt:
             against = verdict.against
             verdict = replace(unread(document, member, doubt, against), differs=True)
-        verdict = _unless_imposed(known, member, verdict)
+        has_zero = any(ZERO.fullmatch(one.characters) for one in (left, member))
+        verdict = _unless_imposed(known, member, verdict, has_zero)
         yield variant.instead(member, beside, verdict)
 
 
-def _unless_imposed(known: Knowledge, member: Text, verdict: Verdict) -> Verdict:
+def _unless_imposed(
+    known: Knowledge, member: Text, verdict: Verdict, has_zero: bool
+) -> Verdict:
     """Return the verdict on a member, but none that it is wrong where it is imposed or
-    may follow from what is."""
+    may follow from what is. `has_zero` says whether it or the first member is 0."""
     if verdict.kind not in ("refused", "ill-formed", "follows"):
         return verdict
     imposed = known.imposed
-    if imposed.by_sentence and ZERO.fullmatch(member.characters):
+    if imposed.by_sentence and has_zero:
         imposed.here = True
         return verdict_on(known.document, "nothing claimed", member)
-    if imposed.perhaps and ZERO.fullmatch(member.characters):
+    if imposed.perhaps and has_zero:
         imposed.here = True  # the rows below may follow from it
         return unread(known.document, member, ASKS, verdict.against)
     if imposed.follows:

@@ -378,6 +378,15 @@ def _is_zero(value) -> bool:
 # ---- a sum whose letter means nothing, or something else -----------------------------
 
 
+def _is_in_sum_over(part: Part, letter: str, at: int) -> bool:
+    """Whether a place is in what a sum over a letter adds up."""
+    return any(
+        span_of(one.children[-1])[0] <= at < span_of(one.children[-1])[1]
+        for one in parse(part).find_data("big")
+        if any(is_letter(token, letter) for token in tokens_of(one.children[1]))
+    )
+
+
 def _of_unbound(
     known: Knowledge, equation: Equation, part: Part, error: Unbound, depth: int
 ) -> Unreadable | None:
@@ -386,6 +395,8 @@ def _of_unbound(
     letter, (start, end) = error.letter, error.limits
     written = part.text[start:end]
     if error.reused:
+        if _is_in_sum_over(part, letter, start):
+            return None  # \\sum_i x_i^2 \\sum_i y_i^2 is a product
         fresh = next(
             one
             for one in "jklabcpqrstuvwmn"

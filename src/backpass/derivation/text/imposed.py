@@ -81,6 +81,11 @@ def only_introduces(prose: str) -> bool:
     )
 
 
+def may_impose(prose: str) -> bool:
+    """Whether some prose sets something to 0, or may do so."""
+    return any(pattern.search(prose) for pattern in (_IMPOSES, _MAY_IMPOSE))
+
+
 def only_defines(prose: str) -> bool:
     """Whether the last sentence of some prose introduces a name by its words."""
     return _DEFINES.search(_SENTENCE.split(prose.strip())[-1]) is not None

@@ -8,8 +8,9 @@ from it in one place, the two contradict each other, and the row says so.
 from __future__ import annotations
 
 import itertools
+import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from backpass.derivation.text.notation import Notation, tokens_in
@@ -38,16 +39,24 @@ class Difference:
         return f"{self.found} is here in place of {self.expected}"
 
 
-def with_stale(verdicts: list[Verdict], notation: Notation, line: int) -> list[Verdict]:
+def with_stale(
+    verdicts: list[Verdict],
+    notation: Notation,
+    line: int,
+    until: float = math.inf,
+    others: Collection[Notation] = (),
+) -> list[Verdict]:
     """Return the verdicts on a text, in which no formula uses the notation of a comment
-    in a line: "ill-formed" for the only unread row that differs in one place."""
+    in a line: "ill-formed" for the only unread row that differs in one place, if it is
+    above the line `until`, and no other notation reads it."""
     below = [one for one in verdicts if one.line > line]
     if any(_occurs(notation, written) for one in below for written in _sides(one)):
         return verdicts  # a read line above it applies first
     found = {
         number: difference
         for number, one in enumerate(verdicts)
-        if one.kind == "not readable" and one.display >= 0 and one.line > line
+        if one.kind == "not readable" and one.display >= 0 and line < one.line < until
+        if not any(_occurs(each, side) for each in others for side in _sides(one))
         for difference in [_of_sides(notation, one)]
         if difference
     }

@@ -10,20 +10,21 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from typing import Any
 
+import numpy as np
 import sympy
 
 from backpass.derivation.equality.check import Chain, evaluators_in, first_mistake
-from backpass.derivation.equality.comparing import Refused, uses_states
+from backpass.derivation.equality.comparing import Refused, members_chain, uses_states
 from backpass.derivation.equality.special import UNVALUED, Differing, Form, Values
-from backpass.derivation.language.analysis import Analysis
 from backpass.derivation.language.evaluate import Evaluator
 from backpass.derivation.language.parse import Part, parse
 from backpass.derivation.language.values.points import DRAWS
 from backpass.derivation.text.assumed import assumed
-from backpass.derivation.text.imposed import ASKS, ZERO
+from backpass.derivation.text.imposed import ASKS, ZERO, may_impose
 from backpass.derivation.text.knowledge import Knowledge
 from backpass.derivation.text.passages import Text
 from backpass.derivation.text.wording import (
@@ -66,8 +67,8 @@ def asked_of_prose(
     """Return what to ask about a line that is wrong in general, if the prose around it
     may restrict it; otherwise "". The equation begins with `head`, with which the line
     is compared if `to_left`."""
-    if ZERO.fullmatch(part.text):
-        asks = _is_set_to_zero(known, refused, head)
+    if ZERO.fullmatch(part.text) or ZERO.fullmatch(head.text):
+        asks = _is_set_to_zero(known, refused, (head, part))
         if asks is not None:
             return ASKS if asks else ""
     before, after = _around(known)
@@ -135,11 +136,17 @@ def asked_of_new_names(known: Knowledge, parts: Sequence[Part]) -> str:
     return ""
 
 
-def _is_set_to_zero(known: Knowledge, refused: Refused, head: Part) -> bool | None:
-    """Whether to ask if an equation whose right side is 0 is imposed: not if the prose
-    says so, because it claims nothing; None if nothing says so."""
-    left = "".join(head.text.split())
+def _is_set_to_zero(
+    known: Knowledge, refused: Refused, sides: tuple[Part, Part]
+) -> bool | None:
+    """Whether to ask if an equation with a side that is 0 is imposed: not if the
+    sentence before it says so, because it claims nothing; None if nothing in the
+    paragraph says so."""
+    other = sides[0] if ZERO.fullmatch(sides[1].text) else sides[1]
+    left = "".join(other.text.split())
     is_said = known.imposed.by_sentence or known.imposed.perhaps
+    if not is_said and may_impose(_around(known)[0]):
+        return True
     if not is_said and left not in known.set_to_zero:
         return None
     used, variables = known.used(refused.chain.expressions), known.scope.variables
@@ -255,8 +262,8 @@ def _equations(known: Knowledge, differing: Differing, prose: str) -> str:
 def _values(
     known: Knowledge, differing: Differing, prose: str
 ) -> Iterator[tuple[str, Values]]:
-    """Yield the equations in formulas of the prose that give an input a value, with the
-    values of its elements."""
+    """Yield the equations in formulas of the prose that give a value to an input, or to
+    a name that is defined by inputs, with the values of elements of inputs."""
     evaluator = differing.evaluator
     for match in _FORMULA.finditer(prose):
         equation = _STATED.fullmatch((match[1] or match[2]).strip(" .,;"))
@@ -267,19 +274,41 @@ def _values(
                 known.part(Text(one, tuple(range(len(one)))))
                 for one in equation.groups()
             )
-            found = known.scope.resolve(parse(left, "moved"))
-            inputs = {one.name: one for one in differing.inputs}
-            if found is None or found.name not in inputs:
+            if known.scope.resolve(parse(left, "moved")) is None:
                 continue
-            variable = inputs[found.name]
-            (expression,) = Analysis(known.scope).run([right])
-            if expression.shape != variable.shape or expression.free:
-                continue
-            value = evaluator.value(expression, {}, frozenset())
+            chain = members_chain(known.scope, left, left, right, None)
+            sides = [
+                [
+                    np.ravel(evaluator.value(one, indices, frozenset()))
+                    for one in chain.expressions
+                ]
+                for indices in chain.cases(evaluator)
+            ]
+            expand = evaluator.calculus.expand
+            values = _solved(expand, *map(np.concatenate, zip(*sides, strict=True)))
         except UNVALUED:
             continue
-        values = differing.values([(variable, value)])
         yield f"{left.text.strip()} = {right.text.strip()}", values
+
+
+def _solved(
+    expand: Callable[[sympy.Expr], sympy.Expr], defined: Any, value: Any
+) -> Values:
+    """Return values of inputs with which a defined name has a value, each from an
+    element of which it is a factor. Raises ValueError if some element has none."""
+    found: dict[sympy.Symbol, sympy.Expr] = {}
+    for pair in zip(np.ravel(defined), np.ravel(value), strict=True):
+        one, other = (expand(sympy.sympify(each)).xreplace(found) for each in pair)
+        off, free = sympy.expand(one - other), sorted(one.free_symbols, key=str)
+        for symbol in free:
+            slope = off.coeff(symbol, 1)
+            rest = sympy.expand(off - slope * symbol)
+            if slope != 0 and not (slope + rest).has(symbol):
+                found[symbol] = -rest / slope
+                break
+        else:
+            raise ValueError("no input is a factor")
+    return found
 
 
 def _at_larger_sizes(known: Knowledge, refused: Refused) -> Evaluator:
