@@ -202,7 +202,10 @@ def test_a_notation_holds_until_its_section_ends():
 
 @pytest.mark.parametrize("between", ["restart; ", ""])
 def test_a_comment_does_not_accuse_a_row_below_a_restart_or_one_that_another_comment_reads(between):
-    text = r"<!-- derive: given w \in \mathbb{R}; read E_n(\boldsymbol{W}) as w -->" + "\n\n$$ w + w = 2 w $$\n\n"
+    text = (
+        r"<!-- derive: given w \in \mathbb{R}; read E_n(\boldsymbol{W}) as w -->"
+        + "\n\n$$ w + w = 2 w $$\n\n"
+    )
     text += rf"<!-- derive: {between}given q \in \mathbb{{R}}^n; let E = \sum_i q_i; "
     read = r"read E(\boldsymbol{W}) as E"
     row = "\n\n" + r"$$ E(\boldsymbol{W}) = \sum_i q_i = \int_0^1 \sum_i q_i \, ds $$"
