@@ -375,3 +375,8 @@ def test_a_derivative_of_a_declared_name_that_an_equation_may_define_is_asked_ab
 def test_a_derivative_whose_function_stands_behind_it():
     text = r"$$ \frac{\partial}{\partial w} E(w) = b w $$" + "\n\n" + r"$$ h = c w $$"
     assert [one.kind for one in sight(text)] == ["not readable", "definition"]
+
+
+def test_a_value_of_a_value():
+    text = displays(r"Q(r, s) := \int r s(x) dx", r"Q^\prime(y)(\cdot) := Q(y, \cdot) = y r")
+    assert kinds(text) == ["definition", "not readable", "not readable"]

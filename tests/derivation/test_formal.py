@@ -199,6 +199,13 @@ def test_a_rounded_number_is_not_wrong_and_a_wrong_one_is():
     assert kinds(displays(given, r"1 - h_1^2 = 1 - 0.298 = 0.702"))[1:] == ["refused", "follows"]
     assert kinds(displays(r"\frac{1}{3} = 0.33", r"\frac{1}{3} = 0.4")) == ["not readable"] * 2
     assert kinds(displays(r"\frac{1}{3} = 0.35")) == ["refused"]
+    for exact, rounded in (
+        (r"\sqrt{2}", "1.414"),
+        ("7 / 4^{1/5}", "5.3050"),
+        (r"\frac{1}{1 + e^{-1.9}}", "0.87"),
+    ):
+        assert kinds(displays(f"{exact} = {rounded}")) == ["not readable"]
+        assert kinds(displays(f"{exact} = {rounded[:-1]}9")) == ["refused"]
 
 
 def test_a_divergence_is_defined_and_split():

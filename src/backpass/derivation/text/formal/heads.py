@@ -20,7 +20,7 @@ def key_of(node: Node) -> Key:
     if node.kind == "power":
         value, sups, fixed = key_of(node.parts[0])
         return value, sups, (*fixed, f"^{node.parts[1].value}")
-    if node.kind == "other":  # an element of a value
+    if node.kind == "other" and node.parts:  # an element of a value
         value, sups, fixed = key_of(node.parts[0])
         return value, sups, (*fixed, "element")
     if node.kind == "product":  # a differential

@@ -8,9 +8,12 @@ from contextlib import suppress
 from dataclasses import replace
 from fractions import Fraction
 
+import sympy
+
 from backpass.derivation.text.verdict import Verdict
 
 _DECIMAL = re.compile(r"(?<![\w.])\d+\.(\d+)")
+_DIGITS = 40  # of a number that is irrational
 _AT_ONE_POINT = re.compile(r"\((-?[\d.]+(?:e-?\d+)?) at one point\)\Z")
 ROUNDED = "it holds only if its numbers are rounded: write \\approx in place of ="
 
@@ -43,6 +46,12 @@ def _is_rounded(verdict: Verdict) -> bool:
 
 
 def _value(text: str) -> Fraction:
-    """Return a value as it is shown. Raises `ValueError`."""
+    """Return a value as it is shown, such as sqrt(2). Raises `ValueError`."""
     match = _AT_ONE_POINT.search(text)
-    return Fraction(match[1] if match else text)
+    if match:
+        return Fraction(match[1])
+    with suppress(sympy.SympifyError, TypeError):
+        value = sympy.sympify(text)
+        if value.is_real and value.is_finite and value.is_number:
+            return Fraction(str(sympy.N(value, _DIGITS)))
+    raise ValueError(text)
