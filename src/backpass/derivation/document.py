@@ -22,6 +22,7 @@ from backpass.derivation.text.displays import (
     display_of,
 )
 from backpass.derivation.text.macros import Expander
+from backpass.derivation.text.matrices import with_matrices, without_escapes
 from backpass.derivation.text.parts import Piece, joined
 from backpass.derivation.text.passages import Text
 from backpass.derivation.text.relations import begins_with_relation
@@ -74,7 +75,10 @@ def read_document(
     expander.grouped = form == "latex"
     expander.faults.clear()
     plain = _without_code(source, scanner)
-    text = _usual(Text(*expander.expand(plain)))
+    text = Text(*expander.expand(plain))
+    if form not in ("latex", "rst"):
+        text = without_escapes(text)
+    text = with_matrices(_usual(text))
     text = with_means(with_starred(text, preamble), preamble)
     items = _continued(_items(text, len(source), scanner), source)
     shown = tuple(in_sentences(items, source))
@@ -84,7 +88,7 @@ def read_document(
 
 def directives(source: str) -> tuple[Text, ...]:
     """Return the definitions in a text of definitions, with its macros expanded."""
-    text = _usual(Text(*Expander().expand(source)))
+    text = with_matrices(_usual(Text(*Expander().expand(source))))
     return _directives(with_means(with_starred(text)))
 
 

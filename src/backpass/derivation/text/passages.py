@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from backpass.derivation.language.brackets import CLOSING, OPENING, outside
@@ -33,17 +34,19 @@ class Text:
     def replaced(self, pattern: re.Pattern[str], by: str = "") -> Text:
         """Return the text with each match replaced by a template, or by spaces if the
         template is empty."""
+        matches = [*pattern.finditer(self.characters)]
+        if not by:
+            return self.blanked([match.span() for match in matches])
+        return self.edited([(match.span(), match.expand(by)) for match in matches])
+
+    def edited(self, edits: Sequence[tuple[tuple[int, int], str]]) -> Text:
+        """Return the text with other characters in some places, which are in order."""
         found: list[str] = []
         origins: list[int] = []
         at = 0
-        for match in pattern.finditer(self.characters):
-            start, end = match.span()
-            new = match.expand(by) if by else " " * (end - start)
+        for (start, end), new in edits:
             found += [self.characters[at:start], new]
-            origins += self.origins[at:start]
-            origins += (
-                [self.origins[start]] * len(new) if by else self.origins[start:end]
-            )
+            origins += [*self.origins[at:start], *[self.origins[start]] * len(new)]
             at = end
         found.append(self.characters[at:])
         return Text("".join(found), (*origins, *self.origins[at:]))

@@ -214,12 +214,12 @@ _CLAIM = re.compile(
 _BRACED_OR = r"(?:[^{}\\]|\\.|\{(?:[^{}]|\{[^{}]*\})*\})+"
 _NO_INDEX = r"(?!\s*[_^'])\s*"
 _T_IN_BRACES = (
-    r"(?:T|\\intercal|\\(?:mathsf|mathrm|mathbf|text|top)\s*\{T\}"
+    r"(?:T|\\intercal|\\(?:mathsf|mathrm|mathbf|text(?:rm|sf|normal)?|top)\s*\{T\}"
     r"|\\(?:mathrm|mathsf|mathbf|rm|sf|bf)\s+T)\s*\}"
 )
 _TRANSPOSED = re.compile(
     rf"(?<!\\mathbb\{{R\}})\^\s*(?:T|\{{\s*{_T_IN_BRACES}"
-    r"|\\intercal(?![a-zA-Z])|\\(?:mathsf|mathrm)\s*(?:\{T\}|\s+T(?![a-zA-Z])))"
+    r"|\\intercal(?![a-zA-Z])|\\(?:mathsf|mathrm|mathbf|text(?:rm|sf|normal)?)\s*(?:\{T\}|\s+T(?![a-zA-Z])))"
 )
 _INVERSE_TRANSPOSED = re.compile(rf"\^\s*\{{\s*-\s*{_T_IN_BRACES}")
 # ‖x‖ with the same sign on both sides.
