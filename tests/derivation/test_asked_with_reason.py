@@ -103,3 +103,15 @@ def test_an_equation_in_the_prose_restricts_a_name_that_is_defined(index):
     assert asked.kind == "not readable" and "as the text says" in asked.message
     assert kinds(f"{said}\n\n{line.replace('^2', '^3')}", given) == ["refused"]
     assert kinds(f"The product is\n\n{line}", given) == ["refused"]
+
+
+def test_an_equation_above_a_restart_or_a_declaration_defines_no_name_below():
+    above = r"$$ y = a x + b $$" + "\n\n"
+    row = "\n\n" + r"$$ y + a x = y - a x $$"
+    given = r"<!-- derive: {}given x, y, a, b \in \mathbb{{R}} -->"
+    (_, asked) = verdicts(given.format("") + "\n\n" + above + row)
+    assert asked.kind == "refused" or "may define it" in asked.message
+    found = verdicts(given.format("") + "\n\n" + above + given.format("restart; ") + row)
+    assert found[-1].kind == "refused"
+    found = verdicts(above + given.format("") + row)
+    assert found[-1].kind == "refused"

@@ -72,7 +72,7 @@ def test_kronecker_s_delta_and_an_identity_of_a_size_stay_beside_the_names():
 @pytest.mark.parametrize(
     "formula, expected",
     [
-        (r"\pi = 3.14", "refused"),
+        (r"\pi = 3.14", "not readable"),
         (r"e = 2.718", "not readable"),
         (r"e = 3 e", "not readable"),
         (r"\pi = \pi \frac{a}{a}", "equal"),
@@ -124,3 +124,8 @@ def test_the_names_of_a_text_do_not_change_a_built_in_function(declared):
     found = verdicts(text(*wrong), given)
     assert {one.kind for one in found} <= {"refused", "not readable"}
     assert [one.kind for one in found[:3]] == ["refused"] * 3
+
+
+def test_a_value_of_a_usual_letter_may_be_a_definition():
+    (found,) = verdicts("The probability is\n\n$$ \\pi = 0.3 $$")
+    assert found.kind == "not readable" and r"let \pi" in found.message

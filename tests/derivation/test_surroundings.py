@@ -109,3 +109,10 @@ def test_a_vector_that_the_prose_gives_a_value():
     (verdict,) = verdicts(text, given)
     assert verdict.kind == "not readable" and "it holds if v = S w, as the text says" in verdict.message
     assert verdicts(text.replace("Here $v = S w$.", ""), given)[0].kind == "refused"
+
+
+def test_words_about_a_part_of_a_matrix_say_nothing_of_the_matrix():
+    given = r"given S, A \in \mathbb{R}^{n \times n}; let S_{\text{S}} = \frac12 (S + S^\top)"
+    said, line = r"It is seen that ${}$ is symmetric.", "\n\n" + r"$$ S A = S^\top A $$"
+    assert [one.kind for one in verdicts(said.format(r"S_{\text{S}}") + line, given)] == ["refused"]
+    assert [one.kind for one in verdicts(said.format("S") + line, given)] == ["not readable"]

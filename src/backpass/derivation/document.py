@@ -187,6 +187,8 @@ _BOLD_ACCENT = re.compile(
     r"\\(mathbf|boldsymbol|bm)\s*\{\s*\\(hat|bar|tilde|dot|widehat|widetilde|overline)\s*"
     r"(?:\{\s*(\\?[a-zA-Z]+)\s*\}|\s(\\?[a-zA-Z]+))\s*\}"
 )
+_WIDE_SPACE = re.compile(r"\\(?:enspace|enskip)(?![a-zA-Z])")
+_THIN_SPACE = re.compile(r"\\(?:thin|med|thick|negthin)space(?![a-zA-Z])")
 _LOWER = re.compile(r"(?<=\\operatorname\{)Tr(?=\})")
 _BOLD = re.compile(r"\\bm(?![a-zA-Z])")
 
@@ -196,6 +198,7 @@ def _usual(text: Text) -> Text:
     text = text.replaced(_FUNCTION, r"\\operatorname{\1}")
     text = text.replaced(_BOLD_ACCENT, r"\\\2{\\\1{\3\4}}")
     text = text.replaced(_REALS, r"\1\\mathbb{R}")
+    text = text.replaced(_WIDE_SPACE, r"\\quad ").replaced(_THIN_SPACE, r"\\, ")
     return text.replaced(_LOWER, "tr").replaced(_BOLD, r"\\boldsymbol")
 
 

@@ -31,7 +31,7 @@ from backpass.verify.magnitude import largest
 
 ORDERS = 8  # in which equal elements are moved apart
 MOVE = 2.0**-8  # of a unit in the last place: the farthest that they are moved
-JUMP = 0.05  # of an element: a larger change counts as a jump
+JUMP = 0.002  # of an element: a larger change counts as a jump
 SUM = 4  # units in the last place of the largest element, for a sum of equal ones
 TIES = 8  # a stream of the seed
 

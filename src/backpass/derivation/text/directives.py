@@ -29,6 +29,7 @@ def follow(known: Knowledge, text: Text, source: str, line_number: int) -> None:
     if word == "restart" and not rest:
         known.now = known.at_start
         known.restrictions.restart()
+        _uncontest(known, {*known.contested}, text, source)
     elif word == "loss" and rest:
         _call_loss(known, rest, text.part(source), line_number)
     elif (word, rest) in (("bar", "gradient"), ("dot", "differential")):
@@ -70,7 +71,9 @@ def follow(known: Knowledge, text: Text, source: str, line_number: int) -> None:
         if known.now.summed and line.kind == "let":
             assert line.left is not None and line.right is not None
             line = replace(line, right=with_sums(line.left, line.left, line.right)[2])
+        before = {*known.scope.variables}
         known.add(line, line_number)
+        _uncontest(known, {*known.scope.variables} - before, text, source)
         accents = {w for w in ("bar", "dot") if f"\\{w}" in text.characters}
         known.now = replace(known.now, accents=known.now.accents | accents)
     else:
@@ -82,6 +85,17 @@ def follow(known: Knowledge, text: Text, source: str, line_number: int) -> None:
             "applied",
             text.part(source),
         )
+
+
+def _uncontest(known: Knowledge, names: set[str], text: Text, source: str) -> None:
+    """Let the equations above a directive define none of some names: they are of other
+    names than those that it declares."""
+    if source != known.source or not text.origins:
+        return  # a file of definitions
+    for name in names & known.contested.keys():
+        left = known.contested[name].left
+        if left is not None and left.start < text.origins[0]:
+            del known.contested[name]
 
 
 def _call_loss(known: Knowledge, name: str, directive: Part, line_number: int) -> None:

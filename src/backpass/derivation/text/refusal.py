@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from contextlib import suppress
 from dataclasses import replace
 
 from backpass.derivation.equality.check import (
@@ -92,6 +93,8 @@ def refusal(
         message = message or asked_of_prose(
             known, refused, equation.head, part, to_left
         )
+    if not message and to_left and _is_pi(known, anchor):
+        message = _usual_meaning(known, anchor)
     if message:
         return replace(unread(document, member, message, line), differs=differs)
     where, expected, found = counterexample(refused.mistake, refused.evaluator)
@@ -192,6 +195,15 @@ def _defined_differently(known: Knowledge, name: str, definition: Part) -> str:
                 f"{name} in a comment: let"
             )
     return ""
+
+
+def _is_pi(known: Knowledge, head: Part) -> bool:
+    """Whether a left side is π alone: a text rarely claims a value of π, and often has
+    it as a name."""
+    with suppress(Unreadable):
+        found = known.scope.resolve(parse(head, "moved"))
+        return found is not None and found.kind == "pi"
+    return False
 
 
 def _usual_meaning(known: Knowledge, head: Part) -> str:

@@ -52,6 +52,8 @@ _RELATION = re.compile(
     r"=|\\(?:perp|propto|equiv)(?![a-zA-Z])|\\in(?![a-zA-Z])(?!\s*\\mathbb)|\\to(?![a-zA-Z])"
 )
 _STATED = re.compile(r"([^=<>]+?)\s*:?=\s*([^=<>]+)")
+_WORDS_BELOW = re.compile(r"_\s*\{?\s*\\(?:text|mathrm)[a-z]*\s*\{[^{}]*\}\s*\}?")
+_LABEL = r"(?!\s*\}?\s*_\s*(?:\{\s*)?(?:\\(?:text|math)[a-z]*(?![a-z])|[A-Z]))"
 _DEFINED = re.compile(
     r"\s*((?:\\[a-zA-Z]+\s*)?\{?\s*\\?[a-zA-Z]+\s*\}?[^=+\-(]*?)\s*:?="
 )
@@ -218,10 +220,11 @@ def _named(form: Form, formulas: Sequence[str]) -> list[str]:
     """Return the formulas with a letter of a form's names, if each has its letter in
     one; for an eigenvector, one is enough."""
     letters = [_letter(name) for name in form.names]
-    used = [letter for letter in letters if any(map(letter.search, formulas))]
+    read = {one: _WORDS_BELOW.sub(r"_{\\text}", one) for one in formulas}
+    used = [letter for letter in letters if any(map(letter.search, read.values()))]
     if len(used) < len(letters) and form.kind != "eigenpair":
         return []
-    return [one for one in formulas if any(letter.search(one) for letter in used)]
+    return [one for one in formulas if any(letter.search(read[one]) for letter in used)]
 
 
 def _defines_another(form: Form, formula: str) -> bool:
@@ -241,8 +244,9 @@ def _is_of_these(form: Form, formula: str) -> bool:
 
 
 def _letter(name: str) -> re.Pattern[str]:
-    letter = re.escape(name.partition("_")[0])
-    return re.compile(rf"(?<![a-zA-Z\\]){letter}(?![a-zA-Z])")
+    letter, _, label = name.partition("_")
+    other = "" if label else _LABEL  # S_{\\text{A}} is not S
+    return re.compile(rf"(?<![a-zA-Z\\]){re.escape(letter)}(?![a-zA-Z]){other}")
 
 
 def _equations(known: Knowledge, differing: Differing, prose: str) -> str:

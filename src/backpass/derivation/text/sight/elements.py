@@ -106,7 +106,8 @@ def readings(formulas: str, names: set[str]) -> Iterator[Reading]:
         for small in {letter, letter.lower()} if count == 2 else {letter}:
             name = rf"\{accent}{{{small}}}" if accent else small
             uses = plain.get((accent, small), set())
-            if uses == {count} and not {name, whole} & names:
+            bases = {one.partition("_")[0] for one in names}  # b, if b_0 is declared
+            if uses == {count} and not {name, whole} & bases:
                 yield _elements(name, whole, count)
     for accent, letter in plain:
         if not accent and letter.isupper() and plain[accent, letter] == {0}:
