@@ -798,3 +798,19 @@ def tanh_kernel(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
 def test_a_gradient_that_vanishes_far_from_0_is_measured_by_its_natural_scale():
     report = of_one(Saturating(), (3, 7), operator=lambda x: 2 * torch.sigmoid(2 * x) - 1, vary=True)
     assert {row.verdict for row in report.rows if row.variation == "x × 20"} in ({"passed"}, {"not run"})
+
+
+class Unbent(Doubled):
+    def forward(self, x, k=1):
+        return super().forward(x)
+
+
+def test_an_option_at_which_y_is_wrong_is_not_judged_in_a_coarse_dtype_where_it_seems_right():
+    def waved(x, k=1):
+        return 2 * x * (1 + 1e-3 * (k - 1) * torch.sin(90 * x))
+
+    report = of_one(Unbent(), (5,), operator=waved, dtype=torch.float64, k=1, vary=True)
+    rows = {row.variation: row for row in report.rows if row.variation.endswith("k=2")}
+    assert set(rows) == {f"{dtype}, k=2" for dtype in ("float32", "float16", "bfloat16")}
+    assert {row.verdict for row in rows.values()} == {"not run"}
+    assert report.passed

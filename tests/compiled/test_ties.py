@@ -137,3 +137,33 @@ def test_a_quotient_on_a_kink_has_the_gradient_of_either_side(cap, right):
     assert (not report.failed) is right, str(report)
     says = {row.quantity for row in report.rows if "1 element is at a kink" in row.note}
     assert says == ({"dx", "ds"} if right else set())
+
+
+class Ranked:
+    """The sum of each row's elements with weights by rank. Of equal elements, the last has the lower rank."""
+
+    def forward(self, x):
+        at = x.shape[1] - 1 - x.float().flip(1).argsort(dim=1, stable=True)
+        return (x.float().gather(1, at) * weights(x)).sum(1).to(x.dtype), at
+
+    def backward(self, dy, at):
+        dx = torch.zeros(at.shape).scatter(1, at, weights(at).expand(at.shape))
+        return (dy.float()[:, None] * dx).to(dy.dtype)
+
+
+def weights(x):
+    return 1 + 0.03 * torch.arange(x.shape[1])
+
+
+def test_a_choice_that_changes_a_gradient_by_three_percent_passes():
+    x = (
+        torch.randn(3, 30, generator=torch.Generator().manual_seed(1))
+        .repeat_interleave(2, 1)
+        .to(torch.float16)
+    )
+
+    def ranked(x):
+        return (x.sort(dim=1, stable=True).values * weights(x).to(x.dtype)).sum(1)
+
+    report = check(Ranked(), x, operator=ranked, methods=["precision"], vary=False, raises=False)
+    assert report.passed, str(report)

@@ -373,3 +373,18 @@ class TestQuick:
         )  # 4 s; machines differ twofold
         if sys.platform == "linux":
             assert after.ru_minflt - before.ru_minflt < 900_000  # more in a process that has run many tests
+
+
+def test_cotangents_of_two_outputs_have_strides_of_their_own():
+    def forward(x):
+        return (2 * x, 3 * x), None
+
+    def backward(dy, saved):
+        first, second = dy
+        if second.stride() != first.stride():
+            second = torch.as_strided(second.reshape(-1), second.shape, first.stride())
+        return 2 * first + 3 * second
+
+    x = torch.from_numpy(X)
+    assert not contract(own(forward, lambda dy, saved: 2 * dy[0] + 3 * dy[1]), x)
+    assert "backward fails for a dy that is not contiguous" in contract(own(forward, backward), x)

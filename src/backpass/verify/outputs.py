@@ -30,9 +30,11 @@ class Several(NamedTuple):
     joined: tuple[bool, ...]
 
     def split(self, dy: Array) -> tuple[Array | None, ...]:
-        """Return the cotangent of each output, in that output's shape and dtype."""
+        """Return the cotangent of each output, in that output's shape and dtype. If dy
+        is not contiguous, every second one is, so that two of one shape have different
+        strides."""
         cotangents: list[Array | None] = []
-        start = 0
+        start, copies, spread = 0, False, not _is_contiguous(dy)
         for output, joined in zip(self.outputs, self.joined, strict=True):
             if not joined:
                 cotangents.append(None)
@@ -40,11 +42,21 @@ class Several(NamedTuple):
             xp = namespace(output)
             stop = start + size_of(output.shape)
             part = xp.reshape(dy[start:stop], tuple(output.shape))
+            if spread and copies:
+                part = xp.asarray(part, copy=True)
+            copies = not copies
             cotangents.append(
                 part if part.dtype == output.dtype else xp.astype(part, output.dtype)
             )
             start = stop
         return tuple(cotangents)
+
+
+def _is_contiguous(x: Array) -> bool:
+    if hasattr(x, "is_contiguous"):
+        return bool(x.is_contiguous())
+    flags = getattr(x, "flags", None)
+    return flags is None or bool(flags.c_contiguous)
 
 
 def join(y: object, *, but: Collection[int] = ()) -> tuple[Array, Several | None]:

@@ -107,10 +107,10 @@ def varied(case: Case, vary: bool | None) -> Iterator[Row]:
     """
     done = [dtype for dtype in LOW if (Executed, dtype) in case.shared]
     budget = Instructions(IF_ASKED if vary else INSTRUCTIONS, bool(vary))
-    series = []
+    series, otherwise = [], set[str]()
     for dtype in done if vary else done[:1]:
         here = compiled.in_dtype(case, dtype)
-        varying = _Varying(here, case.shared[Executed, dtype], budget)
+        varying = _Varying(here, case.shared[Executed, dtype], budget, otherwise)
         varying.dtype = case.dtype if dtype == done[0] else None
         prefix = f"{dtype}, " if vary and len(done) > 1 else ""
         series.append((prefix, varying.each()))
@@ -129,15 +129,19 @@ def _prefixed(row: Row, prefix: str) -> Row:
 class _Varying:
     """The variations of a case whose inputs are tensors of one low precision.
 
-    ``given`` is the execution at these inputs. ``dtype`` is that in which differences
-    run, those of the inputs given: they need not be repeated for each dtype of the
-    kernels.
+    ``given`` is the execution at these inputs. ``otherwise`` has the options at which
+    y is wrong in a more precise dtype: in a coarse one it may be right by chance.
+    ``dtype`` is that in which differences run, those of the inputs given: they need not
+    be repeated for each dtype of the kernels.
     """
 
     dtype: str | None = None
 
-    def __init__(self, case: Case, given: Executed, budget: Instructions) -> None:
+    def __init__(
+        self, case: Case, given: Executed, budget: Instructions, otherwise: set[str]
+    ) -> None:
         self.case, self.given, self.budget = case, given, budget
+        self.otherwise = otherwise
         self.asked, self.first = budget.asked, True
         one = max(1, self._work(given))
         # Other options take as much, of which half may be for them.
@@ -189,9 +193,15 @@ class _Varying:
         self.budget.release(self.case.dtype)
         shapes = self.case.subject.shapes
         for what, there in self.options:
+            if what in self.otherwise:
+                yield [replace(not_run(NAME, what, OF_OPTIONS), variation=what)]
+                continue
             found = self._first([(what, there)])
-            declared = shapes is not None and bool(shapes.options)
-            yield found if declared else if_right(found, OF_OPTIONS)
+            if not (shapes is not None and shapes.options):
+                judged = if_right(found, OF_OPTIONS)
+                self.otherwise |= {what} if judged is not found else set()
+                found = judged
+            yield found
         yield self._first([(OTHER_VALUES, other_inputs(self.case).inputs)])
         for trial in self._of_values() if self.asked else ():
             found = self._first([trial])
