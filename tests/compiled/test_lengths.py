@@ -814,3 +814,40 @@ def test_an_option_at_which_y_is_wrong_is_not_judged_in_a_coarse_dtype_where_it_
     assert set(rows) == {f"{dtype}, k=2" for dtype in ("float32", "float16", "bfloat16")}
     assert {row.verdict for row in rows.values()} == {"not run"}
     assert report.passed
+
+
+class Kept(Doubled):
+    """Twice each element whose label is not the one to ignore; a wrong one ignores all negative labels."""
+
+    SHAPES = "x[n], t[n]:int<5,ignore_index -> y[n]"
+
+    def forward(self, x, t, ignore_index=-1):
+        y, _ = super().forward(x)
+        kept = t >= 0 if self.ignores_all else t != ignore_index
+        return y * kept, kept
+
+    def backward(self, dy, kept):
+        return 2 * dy * kept, None
+
+    def __init__(self, ignores_all=False):
+        super().__init__()
+        self.ignores_all = ignores_all
+
+
+@pytest.mark.parametrize("ignores_all", [False, True])
+def test_the_labels_change_with_the_option_that_names_one_of_them(ignores_all):
+    x, t = (
+        torch.randn(9, generator=torch.Generator().manual_seed(0)),
+        torch.tensor([0, 3, -1, 4, -1, 2, 2, -1, 1]),
+    )
+    report = check(
+        Kept(ignores_all),
+        x,
+        t,
+        operator=lambda x, t, ignore_index=-1: 2 * x * (t != ignore_index),
+        methods=["compiled"],
+        raises=False,
+        ignore_index=-1,
+    )
+    found = {row.variation for row in report.failed}
+    assert bool(found) is ignores_all and all("ignore_index" in one for one in found), str(report)

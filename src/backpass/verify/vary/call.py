@@ -12,8 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from backpass.contract.arrays import is_array
-from backpass.verify.case import Case, Inputs, first_line
+from backpass.verify.case import Case, first_line
 from backpass.verify.convert import EPSILON, to_kind_of, to_numpy
 from backpass.verify.magnitude import farthest, largest
 from backpass.verify.outputs import Several
@@ -31,6 +30,7 @@ from backpass.verify.vary.options import (
     left_out,
     other_values,
     untried,
+    with_its_sentinels,
     with_other_options,
 )
 from backpass.verify.vary.rows import (
@@ -268,26 +268,8 @@ def _other_options(case: Case) -> Iterator[tuple[str, object, Case]]:
     declared = dict(shapes.options) if shapes and shapes.options else None
     changed = with_other_options(_again(case), other_values, declared)
     for name, _, other, there in changed:
-        there = replace(there, operator=None, inputs=_with_its_sentinels(there, case))
+        there = replace(there, operator=None, inputs=with_its_sentinels(there, case))
         yield f"{name}={other!r}", other, there
-
-
-def _with_its_sentinels(there: Case, case: Case) -> Inputs:
-    """Return the inputs with the integer that an option names, such as ignore_index,
-    replaced by that of its other value, if SHAPES declares it."""
-    old, new = (of.subject.shapes_for(of.inputs) for of in (case, there))
-    if old is None or new is None or old == new:
-        return there.inputs
-    inputs = list(there.inputs)
-    for at, (before, after) in enumerate(zip(old.inputs, new.inputs, strict=True)):
-        if len(before.sentinels) != len(after.sentinels) or not is_array(inputs[at]):
-            continue
-        values = to_numpy(inputs[at])
-        places = [(values == one) for one in before.sentinels]
-        for place, one in zip(places, after.sentinels, strict=True):
-            values = np.where(place, one, values)
-        inputs[at] = to_kind_of(inputs[at], values)
-    return tuple(inputs)
 
 
 def _undeclared_options(case: Case) -> Iterator[str]:

@@ -49,6 +49,7 @@ from backpass.verify.vary.masks import other_masks
 from backpass.verify.vary.options import (
     executed_options,
     left_out,
+    names_an_integer,
     not_of_operator,
 )
 from backpass.verify.vary.rows import EXCLUDED, diagnosis, not_run, summed_up
@@ -197,7 +198,8 @@ class _Varying:
                 yield [replace(not_run(NAME, what, OF_OPTIONS), variation=what)]
                 continue
             found = self._first([(what, there)])
-            if not (shapes is not None and shapes.options):
+            declared = shapes is not None and bool(shapes.options)
+            if not declared and not names_an_integer(there, self.case):
                 judged = if_right(found, OF_OPTIONS)
                 self.otherwise |= {what} if judged is not found else set()
                 found = judged

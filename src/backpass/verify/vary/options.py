@@ -9,8 +9,11 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from backpass.contract.arrays import is_array
-from backpass.verify.case import Case
+from backpass.verify.case import Case, Inputs
+from backpass.verify.convert import to_kind_of, to_numpy
 from backpass.verify.vary.words import words_of
 
 # Values of an option. If it has one of them, the others in its list are tried.
@@ -103,7 +106,38 @@ def executed_options(case: Case) -> Iterator[tuple[str, Case]]:
         if name in case.subject.all_options:
             operator = _with_option(operator, name, value, other)
         if operator is not None:
-            yield f"{name}={other!r}", replace(there, operator=operator)
+            inputs = with_its_sentinels(there, case)
+            yield f"{name}={other!r}", replace(there, operator=operator, inputs=inputs)
+
+
+def with_its_sentinels(there: Case, case: Case) -> Inputs:
+    """Return the inputs with the integer that an option names, such as ignore_index,
+    replaced by that of its other value, if SHAPES declares it."""
+    inputs = list(there.inputs)
+    for at, before, after in _sentinels(there, case):
+        values = to_numpy(inputs[at])
+        places = [(values == one) for one in before]
+        for place, one in zip(places, after, strict=True):
+            values = np.where(place, one, values)
+        inputs[at] = to_kind_of(inputs[at], values)
+    return tuple(inputs)
+
+
+def names_an_integer(there: Case, case: Case) -> bool:
+    """Whether SHAPES says of the option that differs that integers have its value."""
+    return any(True for _ in _sentinels(there, case))
+
+
+def _sentinels(there: Case, case: Case) -> Iterator[tuple[int, Sequence, Sequence]]:
+    """Yield the inputs whose declared integers with a special meaning differ, with
+    these integers in the one case and in the other."""
+    old, new = (of.subject.shapes_for(of.inputs) for of in (case, there))
+    if old is None or new is None:
+        return
+    for at, specs in enumerate(zip(old.inputs, new.inputs, strict=True)):
+        before, after = (spec.sentinels for spec in specs)
+        if before != after and len(before) == len(after) and is_array(there.inputs[at]):
+            yield at, before, after
 
 
 def not_of_operator(case: Case) -> Iterator[tuple[str, str]]:
