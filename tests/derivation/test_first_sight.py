@@ -380,3 +380,16 @@ def test_a_derivative_whose_function_stands_behind_it():
 def test_a_value_of_a_value():
     text = displays(r"Q(r, s) := \int r s(x) dx", r"Q^\prime(y)(\cdot) := Q(y, \cdot) = y r")
     assert kinds(text) == ["definition", "not readable", "not readable"]
+
+
+def test_a_sum_that_is_left_out_among_declared_names_is_missed_at_first_sight_too():
+    given = r"given W, V \in \mathbb{R}^{k \times n}, a \in \mathbb{R}^n; let y = W a; let u = V a"
+    above = displays(r"y_i = \sum_m W_{im} a_m", r"u_i = \sum_m V_{im} a_m")
+    assert kinds(above + displays(r"y_i + u_i = \sum_m (W_{im} + V_{im}) a_m"), given)[-1] == "equal"
+    assert kinds(above + displays(r"y_i + u_i = (W_{im} + V_{im}) a_m"), given)[-1] == "ill-formed"
+    said = (
+        above + "\n\nA label names one of the classes.\n\n" + displays(r"y_i + u_i = (W_{im} + V_{im}) a_m")
+    )
+    assert kinds(said, given)[-1] == "not readable"
+    undeclared = above + displays(r"y_i + u_i = (W_{im} + R_{im}) a_m")
+    assert kinds(undeclared, given)[-1] == "not readable"

@@ -39,6 +39,7 @@ from backpass.derivation.language.parse import (
     tokens_of,
 )
 from backpass.derivation.language.written import (
+    accent_and_name,
     canonical,
     subscripts_of,
 )
@@ -303,7 +304,8 @@ def _of_loose(
 def _writes_sums(known: Knowledge, part: Part, letter: str) -> bool:
     """Whether a member has the sign of a sum over a repeated index, or the text has
     such signs for this letter elsewhere, and no words of the text leave signs out."""
-    if known.infers or LEAVES_OUT.search(known.source):
+    names = {accent_and_name(one)[1] for one in parse(part).find_data("reference")}
+    if names & known.inferred_names or LEAVES_OUT.search(known.source):
         return False
     return writes_sums_over(letter, known.elsewhere, known.nearby) or any(
         sums_over(tree.children[-1], letter)

@@ -222,10 +222,11 @@ class Knowledge:
 
     @property
     def nearby(self) -> str:
-        """Some prose before the display, and some text behind it."""
+        """The paragraph before the display, and some text behind it."""
         start, end = self.here
+        above = re.split(r"\n\s*\n", self.prose_above(start)[-400:].rstrip())
         return (
-            self.prose_above(start)[-400:]
+            above[-1]
             + re.split(r"\$\$|\n\s*\n|\\begin", self.source[end : end + 200])[0]
         )
 
