@@ -91,3 +91,13 @@ def test_a_label_that_is_a_declared_name_and_a_label_before_a_factor():
     given = r"given P_k^-, H, K \in \mathbb{R}^{n \times n}"
     assert kinds(r"$$ (K + H) P_k^- H = K P_k^- H + H P_k^- H $$", given) == ["equal"]
     assert kinds(r"$$ (K + H) P_k^- H = K P_k^- H - H P_k^- H $$", given) == ["refused"]
+
+
+@pytest.mark.parametrize("star", ["_*", r"_\star", r"_{\ast}", r"_{ \star }", "_{**}", r"_{\star\star}"])
+def test_a_star_below_is_a_label(star):
+    given = rf"given K \in \mathbb{{R}}^{{n \times n}}, k{star}, y \in \mathbb{{R}}^n"
+    right, wrong = (rf"$$ k{star}^\top K y = y^\top {K} k{star} $$" for K in (r"K^\top", "K"))
+    assert kinds(right, given) == ["equal"]
+    (verdict,) = verdicts(wrong, given)
+    assert verdict.kind == "refused" and "star}" not in str(verdict)
+    assert ("k_{**}" if len(star) > 10 or "**" in star else "k_*") in verdict.latex

@@ -27,7 +27,7 @@ from backpass.derivation.text.parts import Piece, joined
 from backpass.derivation.text.passages import Text
 from backpass.derivation.text.relations import begins_with_relation
 from backpass.derivation.text.sentences import in_sentences
-from backpass.derivation.text.starred import with_starred
+from backpass.derivation.text.starred import with_labels, with_starred
 from backpass.derivation.text.unseen import unseen
 
 __all__ = ["Document", "directives", "form_of", "read_document"]
@@ -79,7 +79,7 @@ def read_document(
     if form not in ("latex", "rst"):
         text = without_escapes(text)
     text = with_matrices(_usual(text))
-    text = with_means(with_starred(text, preamble), preamble)
+    text = with_means(with_starred(with_labels(text), preamble), preamble)
     items = _continued(_items(text, len(source), scanner), source)
     shown = tuple(in_sentences(items, source))
     found = tuple(unseen(source, plain, form))
@@ -89,7 +89,7 @@ def read_document(
 def directives(source: str) -> tuple[Text, ...]:
     """Return the definitions in a text of definitions, with its macros expanded."""
     text = with_matrices(_usual(Text(*Expander().expand(source))))
-    return _directives(with_means(with_starred(text)))
+    return _directives(with_means(with_starred(with_labels(text))))
 
 
 def _directives(text: Text) -> tuple[Text, ...]:

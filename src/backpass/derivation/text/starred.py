@@ -29,6 +29,8 @@ _STATED = re.compile(
     r"(?:^|[;:])\s*(?:given|let|constant|random)\b(?P<names>[^;\n]*)", re.M
 )
 _READ = re.compile(rf"(?:^|[;:])\s*read\b[^;\n]*{_STAR}", re.M)
+_BELOW = re.compile(rf"(?<=[a-zA-Z}}])_\s*(?:{_STAR}|\{{\s*{_STAR}\s*\}})")
+_TWO_BELOW = re.compile(rf"(?<=[a-zA-Z}}])_\s*\{{\s*{_STAR}\s*,?\s*{_STAR}\s*\}}")
 _ASSIGNED = re.compile(
     r"\s*(?:(?:=|\\in(?![a-zA-Z]))\s*\\?(?:operatorname\*?\s*\{|mathop\s*\{|text\s*\{)?\s*\\?arg"
     r"|:\s*=|\\(?:coloneqq?|triangleq)(?![a-zA-Z]))"
@@ -69,8 +71,17 @@ def with_starred(text: Text, definitions: str = "") -> Text:
 _EDGE = re.compile(r"\$\$|\\[\[\]]|\n\s*\n")
 
 
+def with_labels(text: Text) -> Text:
+    """Return a text with x_{\\text{star}} for x_*, whose star is always a label."""
+    text = text.replaced(_TWO_BELOW, r"_{\\text{starstar}}")
+    return text.replaced(_BELOW, r"_{\\text{star}}")
+
+
 def with_stars(message: str) -> str:
-    """Return a message with \\theta^* for \\theta_{\\text{*}}, as the text has it."""
+    """Return a message with \\theta^* for \\theta_{\\text{*}}, and with x_* for
+    x_{\\text{star}}, as the text has it."""
+    message = message.replace(r"_{\text{starstar}}", "_{**}")
+    message = message.replace(r"_{\text{star}}", "_*")
     return _LABEL.sub(lambda found: f"_{{{found[1]}}}^*" if found[1] else "^*", message)
 
 
