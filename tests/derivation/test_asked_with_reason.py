@@ -103,6 +103,9 @@ def test_an_equation_in_the_prose_restricts_a_name_that_is_defined(index):
     assert asked.kind == "not readable" and "as the text says" in asked.message
     assert kinds(f"{said}\n\n{line.replace('^2', '^3')}", given) == ["refused"]
     assert kinds(f"The product is\n\n{line}", given) == ["refused"]
+    macro = r"\newcommand{\prior}{r}" + "\n\n" + said.replace(f"= r{index}", rf"= \prior{index}")
+    (asked,) = [one for one in verdicts(f"{macro}\n\n{line}", given) if one.display > 0]
+    assert asked.kind == "not readable" and "as the text says" in asked.message
 
 
 def test_an_equation_above_a_restart_or_a_declaration_defines_no_name_below():

@@ -83,7 +83,7 @@ def asked_of_prose(
         if found := DENIED.search(sentence):
             return f"it does not hold: does “{_whole(found)}” in the text say so?"
     differing = Differing(refused.chain, _at_larger_sizes(known, refused))
-    if said := _equations(known, differing, before + after):
+    if said := _equations(known, differing, _expanded(known, before) + after):
         return f"it holds if {said}, as the text says: state it in a comment, with let"
     forms = [*differing.forms()] if before or after else []
     for by_clause, form in itertools.product((False, True), forms):
@@ -168,6 +168,12 @@ def _around(known: Knowledge) -> tuple[str, str]:
     below = (one.start for one in known.document.items if one.start >= end)
     after = known.source[end : min(below, default=None)].lstrip(" $.,;\n\\])")
     return before, after.split("\n\n")[0] if _GOES_ON.match(after) else ""
+
+
+def _expanded(known: Knowledge, before: str) -> str:
+    """Return the prose before the display with its macros expanded."""
+    at = known.source.rfind(before, 0, known.here[0])
+    return known.document.written(at, at + len(before)) if at >= 0 else before
 
 
 def _in_words(form: Form) -> str:
