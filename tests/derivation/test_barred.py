@@ -56,6 +56,8 @@ def test_a_mean_in_a_display():
         r"Let $\bar{x} = \frac1n \sum_i x_i y_i$." + f"\n\n{LINES}",
         r"Let $\bar{x} = \frac1n \sum_i \bar{x}_i$." + f"\n\n{LINES}",
         r"Let $\bar{y} = \frac1n \sum_i y_i$." + f"\n\n{LINES}",
+        r"The slope is $\bar{x}_j = \frac1n \sum_i x_i$." + f"\n\n{LINES}",
+        r"Here $\sum_i x_i = g \bar{x}$." + f"\n\n{LINES}",
     ],
 )
 def test_a_bar_in_doubt(text):

@@ -18,7 +18,7 @@ _BASE = (
 )
 _COMMAND = r"\\(?:bar|overline)(?![a-zA-Z])"
 _NAME = rf"{_COMMAND}\s*\{{?\s*(?P<base>{_BASE})\s*\}}?"
-_INDEX = r"(?:\s*_\s*(?:\w|\{[^{}]*\}))?"
+_INDEX = r"(?:\s*_\s*(?P<index>\w|\{[^{}]*\}))?"
 _STATED = re.compile(rf"(?:^|[;:])\s*(?:let\s+|mean\b[^;\n=]*=\s*){_NAME}", re.M)
 _GROUP = r"(?:\w|\{[^{}]*\})"
 _SUM = rf"\\sum(?:\s*\\limits)?(?:\s*[_^]\s*{_GROUP})*\s*(?P<of>[^=+\-$&]{{1,40}}?)\s*"
@@ -31,7 +31,7 @@ _MEAN = (
     r"\s*(?:\\right)?\s*[\])}])"
 )
 _ASSIGNED = re.compile(rf"{_NAME}{_INDEX}\s*&?\s*:?\s*=\s*&?\s*{_MEAN}")
-_TOTAL = re.compile(rf"{_SUM}=\s*&?\s*[a-zA-Z]\s*{_NAME}")
+_TOTAL = re.compile(rf"{_SUM}=\s*&?\s*[nNmMkKTBDpP]\s*{_NAME}")
 _GRADIENT = re.compile(
     r"\badjoint|cotangent|reverse[\s-]mode|back-?\s?prop|backward|\bbar gradient", re.I
 )
@@ -63,7 +63,9 @@ def _is_mean(match: re.Match[str]) -> bool:
     groups = match.groupdict()
     found = next(groups[name] for name in ("of", "above", "random") if groups.get(name))
     base = re.escape(match["base"].strip())
-    return re.fullmatch(rf"{base}(?:\s*[_^]\s*{_GROUP})*", found.strip()) is not None
+    own = re.fullmatch(rf"{base}(?P<at>(?:\s*[_^]\s*{_GROUP})*)", found.strip())
+    letters = re.findall(r"[a-zA-Z]", groups.get("index") or "")  # of \\bar{x}_j
+    return own is not None and all(letter in own["at"] for letter in letters)
 
 
 def _base(match: re.Match[str]) -> str:

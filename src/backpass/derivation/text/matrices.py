@@ -13,7 +13,8 @@ from backpass.derivation.text.passages import Text
 _LEFT, _RIGHT = r"(?:\\(?:left|[bB]igg?l?)\s*)?", r"(?:\\(?:right|[bB]igg?r?)\s*)?"
 _INSIDE = r"(?:(?!\\(?:begin|end)(?![a-zA-Z])).)*?"
 _IN_BRACKETS = re.compile(
-    rf"(?P<open>{_LEFT}(?P<sign>\[|\\lbrack(?![a-zA-Z])|\(|\||\\lvert(?![a-zA-Z])|\\vert(?![a-zA-Z]))\s*"
+    rf"(?P<open>{_LEFT}(?P<sign>\[|\\lbrack(?![a-zA-Z])|\(|(?<=left)\||\\lvert(?![a-zA-Z])"
+    r"|(?<=left)\\vert(?![a-zA-Z]))\s*"
     r"\\begin\s*\{\s*(?P<kind>matrix|smallmatrix|array)\s*\}(?:\s*\{[\s|rlc]*\})?)"
     rf"(?P<inside>{_INSIDE})"
     r"(?P<close>\\end\s*\{\s*(?P=kind)\s*\}\s*"
@@ -42,9 +43,10 @@ def with_matrices(text: Text) -> Text:
             if sign == "(" and _CHOICE.fullmatch(match["inside"]):
                 continue
             kind = _SIGNS.get(sign, "b")
-            before = r"\det " if is_bar else ""
-            edits.append((match.span("open"), rf"{before}\begin{{{kind}matrix}}"))
-            edits.append((match.span("close"), rf"\end{{{kind}matrix}}"))
+            opening, closing = rf"\begin{{{kind}matrix}}", rf"\end{{{kind}matrix}}"
+            if is_bar:
+                opening, closing = rf"\det \left( {opening}", rf"{closing} \right)"
+            edits += [(match.span("open"), opening), (match.span("close"), closing)]
         text = text.edited(edits)
     return text
 
