@@ -21,7 +21,7 @@ ENTRIES = r"a & b \\ c & d"
 def test_matrices_in_brackets_and_determinants(determinant):
     assert kinds(rf"$$ {determinant} = a d - b c $$", GIVEN) == ["equal"]
     assert kinds(rf"$$ {determinant} = a d + b c $$", GIVEN) == ["refused"]
-    assert kinds(rf"$$ a {determinant} b = a b (a d - b c) $$", GIVEN) == ["equal"]
+    assert kinds(rf"$$ a {determinant} = a \cdot (a d - b c) $$", GIVEN) == ["equal"]
 
 
 def test_a_row_of_a_matrix_keeps_its_line():
