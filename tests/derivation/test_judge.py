@@ -177,7 +177,7 @@ def test_definitions_hold_until_their_section_ends():
         (r"x_i = y_j", "the index j is not on the left"),
         (r"x_1 \approx y_1", "only = is judged"),
         (r"x_1 = x_1 \quad \text{almost surely}", "not a condition"),
-        (r"\begin{vmatrix} x_1 & x_2 \end{vmatrix} = x_1", "bmatrix or pmatrix"),
+        (r"\begin{vmatrix} x_1 & x_2 \end{vmatrix} = x_1", "a determinant needs a square matrix"),
         (r"\begin{bmatrix} x_1 & \cdots & x_3 \end{bmatrix} = x^T", "differ in more than an index"),
     ],
 )
