@@ -142,9 +142,9 @@ def test_a_quotient_on_a_kink_has_the_gradient_of_either_side(cap, right):
 class Ranked:
     """The sum of each row's elements with weights by rank. Of equal elements, the last has the lower rank."""
 
-    def forward(self, x):
-        at = x.shape[1] - 1 - x.float().flip(1).argsort(dim=1, stable=True)
-        return (x.float().gather(1, at) * weights(x)).sum(1).to(x.dtype), at
+    def forward(self, rows):
+        at = rows.shape[1] - 1 - rows.float().flip(1).argsort(dim=1, stable=True)
+        return (rows.float().gather(1, at) * weights(rows)).sum(1).to(rows.dtype), at
 
     def backward(self, dy, at):
         dx = torch.zeros(at.shape).scatter(1, at, weights(at).expand(at.shape))

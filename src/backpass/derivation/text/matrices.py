@@ -1,4 +1,4 @@
-"""Matrices in the notations of texts, in that of derivations.
+"""Rewrite the matrices of a text in the notation of derivations.
 
 A matrix or an array in brackets is a bmatrix or a pmatrix, and between bars it is its
 determinant.

@@ -1,4 +1,4 @@
-"""Derivatives that a text sets to 0 without a word, and solves below.
+"""Derivatives that a text sets to 0 and solves below, though no sentence says so.
 
 Such a line does not hold everywhere. It is asked about if a line below it in its
 section is right because an equation above that line holds with it.

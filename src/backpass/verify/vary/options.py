@@ -124,13 +124,13 @@ def with_its_sentinels(there: Case, case: Case) -> Inputs:
 
 
 def names_an_integer(there: Case, case: Case) -> bool:
-    """Whether SHAPES says of the option that differs that integers have its value."""
+    """Whether the option that differs names an integer that SHAPES declares."""
     return any(True for _ in _sentinels(there, case))
 
 
 def _sentinels(there: Case, case: Case) -> Iterator[tuple[int, Sequence, Sequence]]:
-    """Yield the inputs whose declared integers with a special meaning differ, with
-    these integers in the one case and in the other."""
+    """Yield each input in which an option changes the declared integers with a special
+    meaning, with these integers before and after."""
     old, new = (of.subject.shapes_for(of.inputs) for of in (case, there))
     if old is None or new is None:
         return
